@@ -1,0 +1,25 @@
+# The stages' sources. include <- stage <- decode <- {hosts, cli, tests}; a stage never includes another stage.
+foreach(_source
+  src/summarize/summarize.cc
+  src/summarize/summarize_reference.cc
+  src/summarize/summarize_cpu.cc
+  src/score/score.cc
+  src/score/query.cc
+  src/score/score_reference.cc
+  src/score/score_cpu.cc
+  src/select/select.cc
+  src/attend/attend.cc
+  src/attend/attend_reference.cc
+  src/attend/attend_cpu.cc
+  src/attend/complete.cc
+  src/attend/complete_reference.cc
+  src/attend/complete_cpu.cc
+  src/attend/prefill.cc
+  src/attend/prefill_reference.cc
+  src/attend/prefill_cpu.cc
+  src/decode/decode.cc
+)
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${_source})
+    list(APPEND LOCKS_SOURCES ${_source})
+  endif()
+endforeach()
