@@ -1,1 +1,30 @@
+# What `cmake --install` puts down: headers, library, the CMake and pkg-config descriptions, and what people run.
+include(CMakePackageConfigHelpers)
+set(LOCKS_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/locks)
 
+install(TARGETS locks EXPORT locksTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/locks ${CMAKE_CURRENT_BINARY_DIR}/include/locks DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN "*.h")
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+install(EXPORT locksTargets NAMESPACE locks:: DESTINATION ${LOCKS_CMAKE_DIR})
+configure_package_config_file(cmake/locksConfig.cmake.in locksConfig.cmake INSTALL_DESTINATION ${LOCKS_CMAKE_DIR})
+write_basic_package_version_file(locksConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/locksConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/locksConfigVersion.cmake
+        DESTINATION ${LOCKS_CMAKE_DIR})
+
+# Relative to the file itself, so that an installed tree can be moved.
+file(RELATIVE_PATH LOCKS_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(cmake/locks.pc.in locks.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/locks.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# What a user runs, without the tests: `cmake --build BUILD --target user`.
+add_custom_target(user DEPENDS locks)
+if(TARGET locks_cli)
+  install(TARGETS locks_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  add_dependencies(user locks_cli)
+endif()
+if(TARGET ggml_locks)
+  install(TARGETS ggml_locks LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  add_dependencies(user ggml_locks)
+endif()

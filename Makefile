@@ -1,0 +1,41 @@
+# Shortcuts; CMake does the work. Every target first installs what is missing (tools/setup.sh).
+#   make demo [DOC=path]   a real model reads a document, once with stock attention and once with LOCKS
+#   make test              builds and runs all tests
+#   make bench             measures the stages and whole steps; writes out/bench.json
+#   make format            formats the C++ sources
+#   make clean             removes what was built and measured; .venv stays
+
+BUILD := build/release
+
+.PHONY: demo test bench format clean setup build library
+.DEFAULT_GOAL := test
+
+setup:
+	@tools/setup.sh
+
+$(BUILD)/build.ninja: | setup
+	@cmake --preset release
+
+build: setup $(BUILD)/build.ninja
+	@cmake --build $(BUILD)
+
+# What a user runs, without the tests.
+library: setup $(BUILD)/build.ninja
+	@cmake --build $(BUILD) --target user
+
+demo: library
+	@.venv/bin/python python/demo.py $(if $(DOC),"$(DOC)")
+
+test: build
+	@.venv/bin/python tests/run $(BUILD) --python
+
+bench: library
+	@mkdir -p out
+	@$(BUILD)/cli/locks bench --json out/bench.json
+	@.venv/bin/python bench/llamacpp.py --json out/bench.json
+
+format: setup
+	@git ls-files -- '*.h' '*.cc' '*.c' | xargs -r clang-format-19 -i
+
+clean:
+	rm -rf build out
