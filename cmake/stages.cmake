@@ -8,6 +8,10 @@ foreach(_source
   src/score/score_reference.cc
   src/score/score_cpu.cc
   src/select/select.cc
+  src/select/largest.cc
+  src/select/pages.cc
+  src/select/parts.cc
+  src/select/completion.cc
   src/attend/attend.cc
   src/attend/attend_reference.cc
   src/attend/attend_cpu.cc
@@ -18,6 +22,8 @@ foreach(_source
   src/attend/prefill_reference.cc
   src/attend/prefill_cpu.cc
   src/decode/decode.cc
+  src/decode/run.cc
+  src/decode/locks_c.cc
 )
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${_source})
     list(APPEND LOCKS_SOURCES ${_source})

@@ -25,7 +25,8 @@ struct SelectConfig {
   int sink_tokens = 16;              // the first pages, always attended (rounded up to pages)
   int recent_tokens = 64;            // at least this many last tokens are always attended
   int part_tokens = 4;               // 1, 2, 4, 8: parts of pages; 16: whole pages
-  float candidate_factor = 4.0F;     // parts are looked for in this many times the budget's worth of best pages
+  float candidate_factor = 4.0F;     // parts are looked for in this many times the budget's worth of best pages; at least
+                                     // 8 times if no more than 32 tokens are selected
   float completion_fraction = 0.1F;  // of the selectable pages; 0: no completion
   GroupCombine combine = GroupCombine::kSum;
 };
@@ -35,8 +36,8 @@ void check_select_config(const SelectConfig& config);
 
 /// What is attended whatever the scores say, for a context of `context_tokens`.
 struct AlwaysAttended {
-  int sink_pages = 0;          // pages [0, sink_pages)
-  int first_recent_page = 0;   // pages [first_recent_page, filled_pages)
+  int sink_pages = 0;          // pages [0, sink_pages); 0 if everything is attended
+  int first_recent_page = 0;   // pages [first_recent_page, filled_pages); 0 if everything is attended
   int filled_pages = 0;
   int tail_tokens = 0;         // of the page being filled
   int tokens = 0;              // in all
@@ -53,34 +54,46 @@ struct SelectLimits {
 [[nodiscard]] SelectLimits select_limits(const SelectConfig& config, int max_context_tokens) noexcept;
 
 /// The scores of one list: the query heads that share it, [heads, pages], and each head's logarithm of the exact mass
-/// of what is always attended. Masses are normalised per head over both before heads are combined.
+/// of what is always attended. NaN counts as -infinity (no mass).
 struct ListScores {
   View<const float, 2> log_mass;
   std::span<const float> always_log_mass;  // [heads]
 };
 
-[[nodiscard]] std::size_t select_scratch_floats(int max_heads, int max_pages) noexcept;
+/// What the steps of one list tell each other. A share is a part of the whole mass of its head, what is always attended
+/// included: share = exp(log_mass) / (exp(always_log_mass) + sum over selectable pages of exp(log_mass)). Only the entries
+/// of selectable pages are written and read.
+struct ListShares {
+  View<float, 2> head_share;   // [heads, pages]; pages contiguous; may be the memory of log_mass
+  std::span<float> log_norm;   // [heads]: logarithm of a head's whole mass; +infinity if it has none
+  std::span<float> share;      // [pages]: head_share combined over the heads; +infinity: marked always-attend
+};
 
 /// Step 1: the pages in which tokens will be selected, best first decides, ascending order out. With whole pages this is
-/// the selection. Pages with log_mass +infinity are always in and count towards the budget. Equal shares: lower index.
-/// Fills `log_norm` [heads], the logarithm of each head's whole mass, and `share` [pages], the combined shares, for
-/// step 2. Returns the number of candidates.
+/// the selection. Pages with log_mass +infinity come before all others and count towards the budget. Equal shares: lower
+/// index. Returns the number of candidates. `order_scratch` [pages].
 int select_pages(const SelectConfig& config, const AlwaysAttended& always, const ListScores& scores,
-                 std::span<float> log_norm, std::span<float> share, std::span<std::int32_t> order_scratch,
-                 std::span<std::int32_t> candidates);
+                 const ListShares& shares, std::span<std::int32_t> order_scratch,
+                 std::span<std::int32_t> candidates) noexcept;
 
-/// Step 2 (not for whole pages): the best parts of the candidates. `logits` [candidates, heads, 16] as score_tokens
-/// gives them. Equal shares: lower token first. Writes one entry per candidate that keeps a token, ascending.
+/// Step 2: the best parts of the candidates. `logits` [candidates, heads, 16] as score_tokens gives them. Equal shares:
+/// lower token first. Writes one entry per candidate that keeps a token, ascending, and returns their number. Both
+/// scratches have candidates * 16 / part_tokens entries. With whole pages: every candidate, and no logits are read.
 int select_parts(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
-                 View<const float, 3> logits, std::span<const float> log_norm, std::span<float> part_share_scratch,
-                 std::span<std::int32_t> order_scratch, std::span<SelectedPage> selected);
+                 View<const float, 3> logits, const ListShares& shares, std::span<float> part_share_scratch,
+                 std::span<std::int32_t> order_scratch, std::span<SelectedPage> selected) noexcept;
 
-/// Step 3: the pages that stand in for what is skipped: the best by remaining combined share. `share` is updated for the
-/// selected tokens first, from `logits` (null data for whole pages). Entries carry the mask of tokens NOT attended,
-/// ascending.
-int select_completion(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
-                      View<const float, 3> logits, std::span<const float> log_norm,
-                      std::span<const SelectedPage> selected, std::span<float> share,
-                      std::span<std::int32_t> order_scratch, std::span<SelectedPage> completed);
+/// Step 3: takes what is selected out of head_share and share (from `logits`; null data for whole pages), so that they
+/// hold what is skipped, and writes the logarithm of each head's skipped mass (-infinity if nothing is).
+void remove_selected(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
+                     View<const float, 3> logits, std::span<const SelectedPage> selected, const ListShares& shares,
+                     std::span<float> skipped_log_mass) noexcept;
+
+/// Step 4, after remove_selected: the pages that stand in for what is skipped: the best by remaining combined share.
+/// Entries carry the mask of tokens NOT attended, ascending; a page without remaining share gets none. Returns their
+/// number. `order_scratch` [pages].
+int select_completion(const SelectConfig& config, const AlwaysAttended& always, std::span<const SelectedPage> selected,
+                      std::span<const float> share, std::span<std::int32_t> order_scratch,
+                      std::span<SelectedPage> completed) noexcept;
 
 }  // namespace locks

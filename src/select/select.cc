@@ -1,0 +1,89 @@
+#include "locks/select.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/check.h"
+#include "select/counts.h"
+
+namespace locks {
+namespace {
+
+int pages_for(int tokens) noexcept { return (tokens + kPageTokens - 1) / kPageTokens; }
+
+}  // namespace
+
+namespace select {
+
+constexpr int kFewTokens = 2 * kPageTokens;  // the smallest budgets leave 17 to 32 tokens to select
+constexpr double kFewFactor = 8.0;
+
+int remaining_tokens(const SelectConfig& config, const AlwaysAttended& always) noexcept {
+  return always.everything ? 0 : config.budget_tokens - always.tokens;
+}
+
+int candidate_pages(const SelectConfig& config, const AlwaysAttended& always) noexcept {
+  const int remaining = remaining_tokens(config, always);
+  if (config.part_tokens == kPageTokens) return std::min(remaining / kPageTokens, always.selectable_pages());
+  const double factor = remaining <= kFewTokens ? std::max(kFewFactor, double{config.candidate_factor}) : config.candidate_factor;
+  return static_cast<int>(std::min<double>(std::ceil(factor * remaining / kPageTokens), always.selectable_pages()));
+}
+
+int completed_pages(const SelectConfig& config, const AlwaysAttended& always) noexcept {
+  if (!(config.completion_fraction > 0.0F) || always.selectable_pages() == 0) return 0;
+  return static_cast<int>(std::max(1L, std::lround(double{config.completion_fraction} * always.selectable_pages())));
+}
+
+}  // namespace select
+
+void check_select_config(const SelectConfig& config) {
+  const auto require = [](bool fits, std::string_view setting, const std::string& expected, const std::string& got) {
+    if (!fits) check::fail(setting, expected, got);
+  };
+  constexpr int kMost = 1 << 30;  // sums of two settings stay in an int
+  require(config.sink_tokens >= 0 && config.sink_tokens < kMost, "sink_tokens", "0 or more", std::to_string(config.sink_tokens));
+  require(config.recent_tokens >= 0 && config.recent_tokens < kMost, "recent_tokens", "0 or more",
+          std::to_string(config.recent_tokens));
+  const int part = config.part_tokens;
+  require(part == 1 || part == 2 || part == 4 || part == 8 || part == kPageTokens, "part_tokens", "1, 2, 4, 8 or 16",
+          std::to_string(part));
+  require(config.candidate_factor >= 1.0F && config.candidate_factor <= 1e6F, "candidate_factor", "1 to 1000000",
+          std::to_string(config.candidate_factor));
+  require(config.completion_fraction >= 0.0F && config.completion_fraction <= 1.0F, "completion_fraction", "0 to 1",
+          std::to_string(config.completion_fraction));
+  require(config.combine <= GroupCombine::kPerQueryHead, "combine", "kSum, kMax or kPerQueryHead",
+          std::to_string(static_cast<int>(config.combine)));
+  const std::int64_t sink = std::int64_t{pages_for(config.sink_tokens)} * kPageTokens;
+  const std::int64_t least = sink + config.recent_tokens + 2 * kPageTokens;
+  require(config.budget_tokens >= least, "budget_tokens",
+          "at least " + std::to_string(least) + " (" + std::to_string(sink) + " sink and " +
+              std::to_string(config.recent_tokens) + " recent tokens are always attended, a page more while one is being " +
+              "filled, and a page must be left to select)",
+          std::to_string(config.budget_tokens));
+}
+
+AlwaysAttended always_attended(const SelectConfig& config, int context_tokens) noexcept {
+  AlwaysAttended always;
+  always.filled_pages = context_tokens / kPageTokens;
+  always.tail_tokens = context_tokens % kPageTokens;
+  always.everything = context_tokens <= config.budget_tokens;
+  always.tokens = context_tokens;
+  if (always.everything) return always;
+  always.sink_pages = pages_for(config.sink_tokens);
+  always.first_recent_page = std::max(always.sink_pages, (context_tokens - config.recent_tokens) / kPageTokens);
+  always.tokens -= always.selectable_pages() * kPageTokens;
+  return always;
+}
+
+SelectLimits select_limits(const SelectConfig& config, int max_context_tokens) noexcept {
+  SelectLimits limits;
+  // What is always attended depends on the context only through its last page, once the context exceeds the budget.
+  for (int context = std::max(0, max_context_tokens - kPageTokens + 1); context <= max_context_tokens; ++context) {
+    const AlwaysAttended always = always_attended(config, context);
+    limits.completed_pages = std::max(limits.completed_pages, select::completed_pages(config, always));
+    limits.candidate_pages = std::max(limits.candidate_pages, select::candidate_pages(config, always));
+  }
+  return limits;
+}
+
+}  // namespace locks
