@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "locks/page_summary.h"
 #include "locks/paged_cache.h"
@@ -29,7 +30,7 @@ std::string shape_text(std::span<const std::int64_t> shape);
 
 /// A view must have this shape; -1 takes anything. Its last axis must be contiguous.
 template <class T, int N>
-void view(std::string_view argument, const View<T, N>& view, const std::array<std::int64_t, N>& expected,
+void view(std::string_view argument, const View<T, N>& view, const std::type_identity_t<std::array<std::int64_t, N>>& expected,
           std::string_view axes) {
   bool fits = view.data != nullptr && view.stride[N - 1] == 1;
   for (int axis = 0; axis < N; ++axis) fits = fits && (expected[axis] < 0 || view.shape[axis] == expected[axis]);
