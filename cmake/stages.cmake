@@ -9,6 +9,8 @@ foreach(_source
   src/score/score_cpu.cc
   src/select/select.cc
   src/select/largest.cc
+  src/select/kernels_reference.cc
+  src/select/kernels_cpu.cc
   src/select/pages.cc
   src/select/parts.cc
   src/select/completion.cc

@@ -1,10 +1,11 @@
-// Stage 3: which tokens are attended. Plain scalar code with specified tie-breaks, the same on every target.
+// Stage 3: which tokens are attended. Arithmetic and tie-breaks are specified: every target gives the same bits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "locks/target.h"
 #include "locks/types.h"
 #include "locks/view.h"
 
@@ -73,21 +74,21 @@ struct ListShares {
 /// the selection. Pages with log_mass +infinity come before all others and count towards the budget. Equal shares: lower
 /// index. Returns the number of candidates. `order_scratch` [pages].
 int select_pages(const SelectConfig& config, const AlwaysAttended& always, const ListScores& scores,
-                 const ListShares& shares, std::span<std::int32_t> order_scratch,
-                 std::span<std::int32_t> candidates) noexcept;
+                 const ListShares& shares, std::span<std::int32_t> order_scratch, std::span<std::int32_t> candidates,
+                 Target target) noexcept;
 
 /// Step 2: the best parts of the candidates. `logits` [candidates, heads, 16] as score_tokens gives them. Equal shares:
 /// lower token first. Writes one entry per candidate that keeps a token, ascending, and returns their number. Both
 /// scratches have candidates * 16 / part_tokens entries. With whole pages: every candidate, and no logits are read.
 int select_parts(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
                  View<const float, 3> logits, const ListShares& shares, std::span<float> part_share_scratch,
-                 std::span<std::int32_t> order_scratch, std::span<SelectedPage> selected) noexcept;
+                 std::span<std::int32_t> order_scratch, std::span<SelectedPage> selected, Target target) noexcept;
 
 /// Step 3: takes what is selected out of head_share and share (from `logits`; null data for whole pages), so that they
 /// hold what is skipped, and writes the logarithm of each head's skipped mass (-infinity if nothing is).
 void remove_selected(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
                      View<const float, 3> logits, std::span<const SelectedPage> selected, const ListShares& shares,
-                     std::span<float> skipped_log_mass) noexcept;
+                     std::span<float> skipped_log_mass, Target target) noexcept;
 
 /// Step 4, after remove_selected: the pages that stand in for what is skipped: the best by remaining combined share.
 /// Entries carry the mask of tokens NOT attended, ascending; a page without remaining share gets none. Returns their

@@ -1,23 +1,14 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "locks/select.h"
 #include "select/counts.h"
+#include "select/kernels.h"
 #include "select/largest.h"
 #include "select/share.h"
 
 namespace locks {
 namespace {
-
-/// The share of the page's tokens that `mask` leaves out, summed in the order of the tokens.
-float unselected_share(const float* logit, float log_norm, std::uint16_t mask) noexcept {
-  std::array<float, kPageTokens> mass;
-  for (int token = 0; token < kPageTokens; ++token) mass[token] = select::share_exp(logit[token] - log_norm);
-  float sum = 0.0F;
-  for (int token = 0; token < kPageTokens; ++token) sum += (mask >> token & 1) != 0 ? 0.0F : mass[token];
-  return sum;
-}
 
 float combine(GroupCombine how, const ListShares& shares, int heads, std::int32_t page) noexcept {
   float combined = shares.head_share(0, page);
@@ -32,27 +23,23 @@ float combine(GroupCombine how, const ListShares& shares, int heads, std::int32_
 
 void remove_selected(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
                      View<const float, 3> logits, std::span<const SelectedPage> selected, const ListShares& shares,
-                     std::span<float> skipped_log_mass) noexcept {
+                     std::span<float> skipped_log_mass, Target target) noexcept {
+  const select::Kernels& kernels = select::kernels(target);
   const auto heads = static_cast<int>(skipped_log_mass.size());
   const int pages = always.selectable_pages();
   std::size_t candidate = 0;
   for (const SelectedPage& entry : selected) {
     while (candidates[candidate] != entry.page) ++candidate;
-    const bool marked = shares.share[entry.page] == select::kInfinity;
+    const bool none_left = entry.mask == kWholePage || shares.share[entry.page] == select::kInfinity;
     for (int head = 0; head < heads; ++head) {
       shares.head_share(head, entry.page) =
-          entry.mask == kWholePage || marked
-              ? 0.0F
-              : unselected_share(logits.at(candidate, head), shares.log_norm[head], entry.mask);
+          none_left ? 0.0F : kernels.unselected_share(logits.at(candidate, head), shares.log_norm[head], entry.mask);
     }
     shares.share[entry.page] = combine(config.combine, shares, heads, entry.page);
   }
-  float* const combined = shares.share.data() + always.sink_pages;
-  for (int i = 0; i < pages; ++i) combined[i] = combined[i] < select::kInfinity ? combined[i] : 0.0F;
+  kernels.clear_marked(shares.share.data() + always.sink_pages, pages);
   for (int head = 0; head < heads; ++head) {
-    float* const own = shares.head_share.at(head, always.sink_pages);
-    for (int i = 0; i < pages; ++i) own[i] = own[i] < select::kInfinity ? own[i] : 0.0F;
-    const float skipped = select::reduce(pages, 0.0F, [own](int i) { return own[i]; }, [](float a, float b) { return a + b; });
+    const float skipped = kernels.clear_marked(shares.head_share.at(head, always.sink_pages), pages);
     skipped_log_mass[head] = skipped > 0.0F ? shares.log_norm[head] + std::log(skipped) : -select::kInfinity;
   }
 }
@@ -65,16 +52,17 @@ int select_completion(const SelectConfig& config, const AlwaysAttended& always, 
   const auto remaining = share.subspan(static_cast<std::size_t>(always.sink_pages), static_cast<std::size_t>(always.selectable_pages()));
   select::Threshold threshold = select::largest(remaining, count, order_scratch);
   int taken = 0;
-  int entries = 0;
-  std::size_t next = 0;
   for (std::int32_t page = always.sink_pages; taken < count; ++page) {
-    while (next < selected.size() && selected[next].page < page) ++next;
-    if (!threshold.takes(share[page])) continue;
-    ++taken;
-    const bool partly = next < selected.size() && selected[next].page == page;
-    if (share[page] > 0.0F) {
-      completed[entries++] = {page, static_cast<std::uint16_t>(partly ? ~selected[next].mask : kWholePage)};
-    }
+    completed[taken] = {page, kWholePage};  // without a branch: which entries pass cannot be predicted
+    taken += threshold.takes(share[page]) ? 1 : 0;
+  }
+  int entries = 0;
+  auto next = selected.begin();
+  for (const SelectedPage& entry : completed.first(static_cast<std::size_t>(count))) {
+    while (next != selected.end() && next->page < entry.page) ++next;
+    const bool partly = next != selected.end() && next->page == entry.page;
+    if (!(share[entry.page] > 0.0F)) continue;
+    completed[entries++] = {entry.page, static_cast<std::uint16_t>(partly ? ~next->mask : kWholePage)};
   }
   return entries;
 }

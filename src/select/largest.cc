@@ -1,44 +1,38 @@
 #include "select/largest.h"
 
+#include <algorithm>
+#include <functional>
+
 namespace locks::select {
 namespace {
 
-constexpr int kBuckets = 2048;  // 11 of the 31 bits that a share can have set, then 11, then the last 9
-
-/// The bucket that the `wanted`-th largest lies in, counted from the top; `wanted` becomes its rank inside that bucket.
-int find_bucket(const std::array<std::int32_t, kBuckets>& sizes, int& wanted) noexcept {
-  int bucket = kBuckets - 1;
-  while (sizes[bucket] < wanted) wanted -= sizes[bucket--];
-  return bucket;
-}
+constexpr int kShift = 21;        // a bucket is an exponent and two bits of the fraction: what a share's top bits can be
+constexpr int kBuckets = 1 << 10;
 
 }  // namespace
 
 Threshold largest(std::span<const float> shares, int count, std::span<std::int32_t> scratch) noexcept {
-  std::array<std::int32_t, kBuckets> sizes{};
-  for (const float share : shares) ++sizes[std::bit_cast<std::uint32_t>(share) >> 20];
-  std::uint32_t prefix = static_cast<std::uint32_t>(find_bucket(sizes, count)) << 20;
-  int remaining = 0;
+  // Neighbours often fall into the same bucket; two tables keep one increment from waiting for the other.
+  std::array<std::array<std::int32_t, kBuckets>, 2> sizes{};
+  std::uint32_t most = 0;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(shares[i]);
+    most = std::max(most, bits);
+    ++sizes[i % 2][bits >> kShift];
+  }
+  std::uint32_t bucket = most >> kShift;
+  for (int size; (size = sizes[0][bucket] + sizes[1][bucket]) < count; --bucket) count -= size;
+  int members = 0;
   for (const float share : shares) {
     const auto bits = std::bit_cast<std::uint32_t>(share);
-    scratch[remaining] = static_cast<std::int32_t>(bits);
-    remaining += (bits ^ prefix) >> 20 == 0 ? 1 : 0;
+    scratch[members] = static_cast<std::int32_t>(bits);
+    members += bits >> kShift == bucket ? 1 : 0;
   }
-  for (int shift = 9; remaining > 1; shift = 0) {
-    sizes.fill(0);
-    const std::uint32_t mask = shift == 9 ? kBuckets - 1 : 511;
-    for (int i = 0; i < remaining; ++i) ++sizes[static_cast<std::uint32_t>(scratch[i]) >> shift & mask];
-    prefix |= static_cast<std::uint32_t>(find_bucket(sizes, count)) << shift;
-    if (shift == 0) return {prefix, count};
-    int kept = 0;
-    for (int i = 0; i < remaining; ++i) {
-      const std::int32_t bits = scratch[i];
-      scratch[kept] = bits;
-      kept += (static_cast<std::uint32_t>(bits) ^ prefix) >> shift == 0 ? 1 : 0;
-    }
-    remaining = kept;
-  }
-  return {static_cast<std::uint32_t>(scratch[0]), count};
+  std::int32_t* const first = scratch.data();
+  std::nth_element(first, first + count - 1, first + members, std::greater<>());
+  const std::int32_t threshold = first[count - 1];
+  const auto above = static_cast<int>(std::count_if(first, first + count, [=](std::int32_t bits) { return bits > threshold; }));
+  return {static_cast<std::uint32_t>(threshold), count - above};
 }
 
 }  // namespace locks::select

@@ -1,4 +1,4 @@
-// The k largest of many shares in a fixed number of passes: a radix search for the k-th largest, ties to the lower index.
+// The k largest of many shares, equal ones by index: a count by leading bits finds the k-th largest among few.
 #pragma once
 
 #include <array>
@@ -17,7 +17,9 @@ struct Threshold {
   /// Called once for every entry in ascending order of index.
   [[nodiscard]] bool takes(float share) noexcept {
     const auto own = std::bit_cast<std::uint32_t>(share);
-    return own > bits || (own == bits && equal-- > 0);
+    const bool equals = own == bits && equal > 0;
+    equal -= equals ? 1 : 0;
+    return own > bits || equals;
   }
 };
 

@@ -1,4 +1,4 @@
-// Shares of attention mass: one exponential and fixed orders of summation, so that every machine gets the same bits.
+// Shares of attention mass: one exponential and one order of summation, so that every target gets the same bits.
 #pragma once
 
 #include <array>
@@ -10,53 +10,47 @@ namespace locks::select {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// e^x for x <= 64 (larger counts as 64, so that sums stay finite), 0 below -87 and for NaN; relative error below 2e-7.
-/// Without branches, calls and fused operations: loops over it vectorise, and the width does not change a bit.
+// The exponential: x = n ln 2 + rest, |rest| <= ln(2) / 2, and the series of e^rest to rest^7; the next term is below 6e-9.
+inline constexpr float kExpLowest = -87.0F;   // 2^-125.5: the result's exponent stays in the normal range
+inline constexpr float kExpHighest = 64.0F;   // what is larger counts as this, so that sums stay finite
+inline constexpr float kExpLog2E = 1.44269504F;
+inline constexpr float kExpLn2High = 0.693145752F;  // 16 bits: its product with a whole number below 2^8 is exact
+inline constexpr float kExpLn2Low = 1.42860682e-6F;
+inline constexpr float kExpRound = 0x1.8p23F;       // adding it leaves a whole number in the low bits
+inline constexpr std::array kExpSeries{1.0F / 5040.0F, 1.0F / 720.0F, 1.0F / 120.0F, 1.0F / 24.0F, 1.0F / 6.0F, 0.5F};
+
+/// e^x for x <= 64, 0 below -87 and for NaN; relative error below 1.5e-7.
 [[nodiscard]] inline float share_exp(float x) noexcept {
-  constexpr float kLowest = -87.0F;  // 2^-125.5: the result's exponent stays in the normal range
-  constexpr float kHighest = 64.0F;
-  constexpr float kLog2E = 1.44269504F;
-  constexpr float kLn2High = 0.693145752F;   // 16 bits: its product with a whole number below 2^8 is exact
-  constexpr float kLn2Low = 1.42860677e-6F;
-  constexpr float kRound = 0x1.8p23F;        // adding it leaves a whole number in the low bits
-  const float bounded = x > kLowest ? (x < kHighest ? x : kHighest) : kLowest;
-  const float shifted = bounded * kLog2E + kRound;
-  const float whole = shifted - kRound;
-  const float rest = (bounded - whole * kLn2High) - whole * kLn2Low;  // |rest| <= ln(2) / 2
-  float sum = 1.0F / 720.0F;
-  sum = sum * rest + 1.0F / 120.0F;
-  sum = sum * rest + 1.0F / 24.0F;
-  sum = sum * rest + 1.0F / 6.0F;
-  sum = sum * rest + 0.5F;
+  const float bounded = x > kExpLowest ? (x < kExpHighest ? x : kExpHighest) : kExpLowest;
+  const float shifted = bounded * kExpLog2E + kExpRound;
+  const float whole = shifted - kExpRound;
+  const float rest = (bounded - whole * kExpLn2High) - whole * kExpLn2Low;
+  float sum = kExpSeries[0];
+  for (std::size_t i = 1; i < kExpSeries.size(); ++i) sum = sum * rest + kExpSeries[i];
   sum = sum * (rest * rest) + rest;
-  const std::int32_t exponent = std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(kRound);
+  const std::int32_t exponent = std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(kExpRound);
   const float power = std::bit_cast<float>((exponent + 127) << 23);
-  const float result = sum * power + power;
-  return x >= kLowest ? result : 0.0F;
+  return x >= kExpLowest ? sum * power + power : 0.0F;
 }
 
-/// The order of every sum and maximum over pages: entry i goes to lane i mod 16; then lane i takes in lane i + half for
-/// half = 8, 4, 2, 1.
+/// What has no finite mass takes no part in a head's norm.
+[[nodiscard]] inline float mass_or_none(float log_mass) noexcept { return log_mass < kInfinity ? log_mass : -kInfinity; }
+
+/// Sums and maxima over pages: entry i goes to lane i mod 16; then lane i takes in lane i + half for half = 8, 4, 2, 1.
 inline constexpr int kLanes = 16;
-template <class Combine>
-[[nodiscard]] inline float fold(std::array<float, kLanes> lanes, const Combine& combine) noexcept {
+using Lanes = std::array<float, kLanes>;
+
+[[nodiscard]] inline float fold_sum(Lanes lanes) noexcept {
   for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) lanes[lane] = combine(lanes[lane], lanes[lane + half]);
+    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   }
   return lanes[0];
 }
 
-/// combine(...) over value(0), ..., value(count - 1) in that order.
-template <class Value, class Combine>
-[[nodiscard]] inline float reduce(int count, float start, const Value& value, const Combine& combine) noexcept {
-  std::array<float, kLanes> lanes;
-  lanes.fill(start);
-  const int whole = count / kLanes * kLanes;
-  for (int first = 0; first < whole; first += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = combine(lanes[lane], value(first + lane));
-  }
-  for (int i = whole; i < count; ++i) lanes[i - whole] = combine(lanes[i - whole], value(i));
-  return fold(lanes, combine);
+[[nodiscard]] inline float fold_largest(Lanes lanes) noexcept {
+  float largest = lanes[0];
+  for (const float lane : lanes) largest = lane > largest ? lane : largest;
+  return largest;
 }
 
 }  // namespace locks::select

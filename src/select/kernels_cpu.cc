@@ -1,0 +1,198 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "select/kernels_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU: keep first
+#include "hwy/highway.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/dispatch.h"
+#include "select/kernels.h"
+#include "select/share.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace locks::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using select::HeadMass;
+using select::kInfinity;
+using select::kLanes;
+using select::Lanes;
+using select::PageLogits;
+
+using D = hn::CappedTag<float, kLanes>;
+using V = hn::Vec<D>;
+constexpr int kStep = static_cast<int>(hn::MaxLanes(D()));
+constexpr int kVectors = kLanes / kStep;
+
+/// share_exp of share.h, operation by operation: no multiplication here may be fused with an addition.
+HWY_INLINE V share_exp(D d, V x) noexcept {
+  const hn::RebindToSigned<D> di;
+  const V lowest = hn::Set(d, select::kExpLowest);
+  const V highest = hn::Set(d, select::kExpHighest);
+  const V below = hn::IfThenElse(hn::Lt(x, highest), x, highest);
+  const V bounded = hn::IfThenElse(hn::Gt(x, lowest), below, lowest);
+  const V round = hn::Set(d, select::kExpRound);
+  const V shifted = hn::Add(hn::Mul(bounded, hn::Set(d, select::kExpLog2E)), round);
+  const V whole = hn::Sub(shifted, round);
+  const V rest = hn::Sub(hn::Sub(bounded, hn::Mul(whole, hn::Set(d, select::kExpLn2High))),
+                         hn::Mul(whole, hn::Set(d, select::kExpLn2Low)));
+  V sum = hn::Set(d, select::kExpSeries[0]);
+  for (std::size_t i = 1; i < select::kExpSeries.size(); ++i) {
+    sum = hn::Add(hn::Mul(sum, rest), hn::Set(d, select::kExpSeries[i]));
+  }
+  sum = hn::Add(hn::Mul(sum, hn::Mul(rest, rest)), rest);
+  const auto exponent = hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, round));
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(exponent, hn::Set(di, 127))));
+  return hn::IfThenElseZero(hn::Ge(x, lowest), hn::Add(hn::Mul(sum, power), power));
+}
+
+HWY_INLINE V mass_or_none(D d, V log_mass) noexcept {
+  const V infinity = hn::Set(d, kInfinity);
+  return hn::IfThenElse(hn::Lt(log_mass, infinity), log_mass, hn::Neg(infinity));
+}
+
+float peak_of(const float* log_mass, int pages) noexcept {
+  const D d;
+  V largest[kVectors];
+  for (V& lanes : largest) lanes = hn::Set(d, -kInfinity);
+  const int whole = pages / kLanes * kLanes;
+  for (int first = 0; first < whole; first += kLanes) {
+    for (int i = 0; i < kVectors; ++i) {
+      largest[i] = hn::Max(largest[i], mass_or_none(d, hn::LoadU(d, log_mass + first + i * kStep)));
+    }
+  }
+  alignas(64) Lanes lanes;
+  for (int i = 0; i < kVectors; ++i) hn::Store(largest[i], d, &lanes[i * kStep]);
+  for (int i = whole; i < pages; ++i) lanes[i - whole] = std::max(lanes[i - whole], select::mass_or_none(log_mass[i]));
+  return select::fold_largest(lanes);
+}
+
+float head_shares(const HeadMass& head) noexcept {
+  const D d;
+  const float always = head.always_log_mass >= -kInfinity ? head.always_log_mass : -kInfinity;  // NaN: no mass
+  const float peak = std::max(always, peak_of(head.log_mass, head.pages));
+  const float origin = peak > -kInfinity ? peak : 0.0F;
+  const V infinity = hn::Set(d, kInfinity);
+  V sums[kVectors];
+  for (V& lanes : sums) lanes = hn::Zero(d);
+  const int whole_rows = head.pages / kLanes * kLanes;
+  for (int first = 0; first < whole_rows; first += kLanes) {
+    for (int i = 0; i < kVectors; ++i) {
+      const V log_mass = hn::LoadU(d, head.log_mass + first + i * kStep);
+      const V mass = share_exp(d, hn::Sub(mass_or_none(d, log_mass), hn::Set(d, origin)));
+      sums[i] = hn::Add(sums[i], mass);
+      hn::StoreU(hn::IfThenElse(hn::Eq(log_mass, infinity), infinity, mass), d, head.shares + first + i * kStep);
+    }
+  }
+  alignas(64) Lanes lanes;
+  for (int i = 0; i < kVectors; ++i) hn::Store(sums[i], d, &lanes[i * kStep]);
+  for (int i = whole_rows; i < head.pages; ++i) {
+    const float log_mass = head.log_mass[i];
+    const float mass = select::share_exp(select::mass_or_none(log_mass) - origin);
+    lanes[i - whole_rows] += mass;
+    head.shares[i] = log_mass == kInfinity ? kInfinity : mass;
+  }
+  const float whole = select::share_exp(always - origin) + select::fold_sum(lanes);
+  if (!(whole > 0.0F)) return kInfinity;
+  const float scale = 1.0F / whole;
+  for (int i = 0; i < whole_rows; i += kStep) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, head.shares + i), hn::Set(d, scale)), d, head.shares + i);
+  }
+  for (int i = whole_rows; i < head.pages; ++i) head.shares[i] *= scale;
+  return origin + std::log(whole);
+}
+
+void combine(const float* from, int pages, bool by_maximum, float* into) noexcept {
+  const D d;
+  int i = 0;
+  for (; i + kStep <= pages; i += kStep) {
+    const V a = hn::LoadU(d, into + i);
+    const V b = hn::LoadU(d, from + i);
+    hn::StoreU(by_maximum ? hn::Max(a, b) : hn::Add(a, b), d, into + i);
+  }
+  for (; i < pages; ++i) into[i] = by_maximum ? std::max(into[i], from[i]) : into[i] + from[i];
+}
+
+float sum_part(const Lanes& mass, int part, int part_tokens) noexcept {
+  float sum = mass[part * part_tokens];
+  for (int i = 1; i < part_tokens; ++i) sum += mass[part * part_tokens + i];
+  return sum;
+}
+
+void part_shares(const PageLogits& page, int part_tokens, bool by_maximum, float* parts) noexcept {
+  const D d;
+  const int num_parts = kLanes / part_tokens;
+  alignas(64) Lanes mass;
+  V sums[kVectors];
+  for (V& lanes : sums) lanes = hn::Zero(d);
+  if (by_maximum) std::fill_n(parts, num_parts, 0.0F);
+  for (std::size_t head = 0; head < page.log_norm.size(); ++head) {
+    const float* const logits = page.logits + static_cast<std::int64_t>(head) * page.head_stride;
+    const V norm = hn::Set(d, page.log_norm[head]);
+    for (int i = 0; i < kVectors; ++i) {
+      const V share = share_exp(d, hn::Sub(hn::LoadU(d, logits + i * kStep), norm));
+      sums[i] = by_maximum ? share : hn::Add(sums[i], share);
+    }
+    if (by_maximum) {
+      for (int i = 0; i < kVectors; ++i) hn::Store(sums[i], d, &mass[i * kStep]);
+      for (int part = 0; part < num_parts; ++part) parts[part] = std::max(parts[part], sum_part(mass, part, part_tokens));
+    }
+  }
+  if (by_maximum) return;
+  for (int i = 0; i < kVectors; ++i) hn::Store(sums[i], d, &mass[i * kStep]);
+  for (int part = 0; part < num_parts; ++part) parts[part] = sum_part(mass, part, part_tokens);
+}
+
+float unselected_share(const float* logits, float log_norm, std::uint16_t mask) noexcept {
+  const D d;
+  alignas(64) Lanes mass;
+  for (int i = 0; i < kVectors; ++i) {
+    hn::Store(share_exp(d, hn::Sub(hn::LoadU(d, logits + i * kStep), hn::Set(d, log_norm))), d, &mass[i * kStep]);
+  }
+  for (int token = 0; token < kLanes; ++token) mass[token] = (mask >> token & 1) != 0 ? 0.0F : mass[token];
+  return select::fold_sum(mass);
+}
+
+float clear_marked(float* shares, int pages) noexcept {
+  const D d;
+  V sums[kVectors];
+  for (V& lanes : sums) lanes = hn::Zero(d);
+  const int whole = pages / kLanes * kLanes;
+  for (int first = 0; first < whole; first += kLanes) {
+    for (int i = 0; i < kVectors; ++i) {
+      const V share = hn::LoadU(d, shares + first + i * kStep);
+      const V kept = hn::IfThenElseZero(hn::Lt(share, hn::Set(d, kInfinity)), share);
+      sums[i] = hn::Add(sums[i], kept);
+      hn::StoreU(kept, d, shares + first + i * kStep);
+    }
+  }
+  alignas(64) Lanes lanes;
+  for (int i = 0; i < kVectors; ++i) hn::Store(sums[i], d, &lanes[i * kStep]);
+  for (int i = whole; i < pages; ++i) {
+    shares[i] = shares[i] < kInfinity ? shares[i] : 0.0F;
+    lanes[i - whole] += shares[i];
+  }
+  return select::fold_sum(lanes);
+}
+
+}  // namespace
+
+const select::Kernels& select_kernels() noexcept {
+  static constexpr select::Kernels kernels{head_shares, combine, part_shares, unselected_share, clear_marked};
+  return kernels;
+}
+
+}  // namespace locks::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace locks::select {
+
+const Kernels& kernels(Target target) noexcept {
+  return target == Target::kReference ? reference_kernels() : LOCKS_PICK(select_kernels, target)();
+}
+
+}  // namespace locks::select
+#endif
