@@ -58,7 +58,10 @@ SummarizeReport summarize(const SummarizeArgs& args, Team team, Target target) {
   const auto items = static_cast<std::int64_t>(args.pages.size()) * args.kv_heads;
   const auto [first, last] = team.share(items);
   SummarizeReport report{.records = last - first};
-  static_cast<void>(target);
+  if (target != Target::kReference) {
+    report.not_finite_records = summarize_stage::summarize_simd(args, first, last, target);
+    return report;
+  }
   for (std::int64_t item = first; item < last; ++item) {
     const auto page = args.pages[static_cast<std::size_t>(item / args.kv_heads)];
     const bool usable = summarize_stage::summarize_reference(args, page, static_cast<int>(item % args.kv_heads));
