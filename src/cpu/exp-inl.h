@@ -23,7 +23,10 @@ HWY_INLINE V softmax_exp(D d, V x) {
   const V lowest = hn::Set(d, -87.3365F);
   const auto too_low = hn::Lt(x, lowest);
   const V inside = hn::IfThenElse(too_low, lowest, x);
-  const V n = hn::Round(hn::Mul(inside, hn::Set(d, 1.44269504F)));
+  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits; with 127 more, it is the exponent of 2^n.
+  const V shift = hn::Set(d, 12582912.0F + 127.0F);
+  const V shifted = hn::MulAdd(inside, hn::Set(d, 1.44269504F), shift);
+  const V n = hn::Sub(shifted, shift);
   V r = hn::MulAdd(n, hn::Set(d, -0.693359375F), inside);  // 9 significant bits: the product is exact
   r = hn::MulAdd(n, hn::Set(d, 2.12194440e-4F), r);
   V p = hn::Set(d, 1.0F / 5040.0F);
@@ -34,8 +37,8 @@ HWY_INLINE V softmax_exp(D d, V x) {
   p = hn::MulAdd(p, r, hn::Set(d, 0.5F));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0F));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0F));
-  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
-  return hn::IfThenZeroElse(too_low, hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent)));
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted)));
+  return hn::IfThenZeroElse(too_low, hn::Mul(p, power));  // a product, so that NaN stays NaN
 }
 
 }  // namespace locks::HWY_NAMESPACE

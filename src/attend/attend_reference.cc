@@ -1,0 +1,89 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "attend/attend_work.h"
+#include "attend/backends.h"
+#include "cpu/half.h"
+
+namespace locks {
+namespace {
+
+double element(DType dtype, const std::byte* row, int dim) {
+  switch (dtype) {
+    case DType::kF32: {
+      float value;
+      std::memcpy(&value, row + 4 * dim, sizeof value);
+      return value;
+    }
+    case DType::kF16: return f16_to_float(load_u16(row + 2 * dim));
+    case DType::kBF16: return bf16_to_float(load_u16(row + 2 * dim));
+    case DType::kQ8_0: {
+      const std::byte* const block = row + dim / kQ8BlockElements * kQ8BlockBytes;
+      return double{f16_to_float(load_u16(block))} * static_cast<std::int8_t>(block[2 + dim % kQ8BlockElements]);
+    }
+  }
+  return 0.0;
+}
+
+/// Calls visit(page, token) for every token of the piece.
+template <class Visit>
+void for_each_token(const AttendArgs& args, const attend_work::Piece& piece, const Visit& visit) {
+  for (int index = piece.first_entry; index < piece.end_entry; ++index) {
+    const SelectedPage entry = attend_work::entry(args, piece.request, piece.list, index);
+    const std::int64_t page = args.table.page(piece.request, entry.page);
+    for (int token = 0; token < kPageTokens; ++token) {
+      if ((entry.mask >> token & 1) != 0) visit(page, token);
+    }
+  }
+}
+
+void attend_head(const AttendArgs& args, const attend_work::Piece& piece, int kv_head, int query_head, float* state) {
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const int head_dim = args.geometry.head_dim;
+  const float* const query = args.queries.at(piece.request, query_head, 0);
+  const auto logit = [&](std::int64_t page, int token) {
+    const std::byte* const key = args.keys.token(page, token, kv_head);
+    double dot = 0.0;
+    for (int dim = 0; dim < head_dim; ++dim) dot += query[dim] * element(args.keys.dtype, key, dim);
+    return args.geometry.softmax_scale * dot;
+  };
+  double max = kNone;
+  for_each_token(args, piece, [&](std::int64_t page, int token) {
+    const double value = logit(page, token);
+    if (value > max) max = value;
+  });
+  const double reference = max == kNone ? 0.0 : max;
+  double sum = 0.0;
+  std::array<double, kMaxHeadDim> out{};
+  for_each_token(args, piece, [&](std::int64_t page, int token) {
+    const double weight = std::exp(logit(page, token) - reference);
+    const std::byte* const value = args.values.token(page, token, kv_head);
+    sum += weight;
+    for (int dim = 0; dim < head_dim; ++dim) out[dim] += weight * element(args.values.dtype, value, dim);
+  });
+  state[head_dim] = static_cast<float>(max);
+  // The max is kept as a float: what it lost by rounding goes into the sums' common factor.
+  const double factor = max == kNone ? 1.0 : std::exp(max - state[head_dim]);
+  state[head_dim + 1] = static_cast<float>(sum * factor);
+  for (int dim = 0; dim < head_dim; ++dim) state[dim] = static_cast<float>(out[dim] * factor);
+}
+
+}  // namespace
+
+void attend_reference(const AttendArgs& args, Team team) {
+  attend_work::for_each_piece(args, team, [&args](const attend_work::Piece& piece) {
+    const Geometry& geometry = args.geometry;
+    const bool dense = attend_work::is_dense(args);
+    const int heads = attend_work::heads_per_row(args);
+    for (int head = 0; head < heads; ++head) {
+      const int query_head = (dense ? 0 : piece.list * heads) + head;
+      attend_head(args, piece, query_head / geometry.group_size(), query_head,
+                  piece.states + std::int64_t{head} * attend_work::state_floats(geometry.head_dim));
+    }
+  });
+}
+
+}  // namespace locks
