@@ -23,6 +23,7 @@ foreach(_source
   src/attend/prefill.cc
   src/attend/prefill_reference.cc
   src/attend/prefill_cpu.cc
+  src/decode/buffers.cc
   src/decode/decode.cc
   src/decode/run.cc
   src/decode/locks_c.cc
