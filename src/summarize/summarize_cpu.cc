@@ -19,6 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace locks::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+static_assert(kMaxRank == kPageTokens);  // square matrices serve both
+
 /// What one thread needs for one page; on its stack.
 struct Scratch {
   HWY_ALIGN float signs[kMaxHeadDim];
@@ -26,7 +28,7 @@ struct Scratch {
   HWY_ALIGN float columns[kMaxHeadDim * kPageTokens];  // [head_dim, 16]
   HWY_ALIGN float basis[kMaxRank * kMaxHeadDim];       // [rank, head_dim]; slopes of the values later
   HWY_ALIGN float coefficients[kMaxRank * kPageTokens];   // [rank, 16]
-  HWY_ALIGN float by_token[kPageTokens * kMaxRank];    // [16, rank]
+  HWY_ALIGN float by_token[kPageTokens * kMaxRank];    // [16, 16], the first `rank` columns
   HWY_ALIGN float square[kPageTokens * kPageTokens];
 };
 
@@ -44,13 +46,17 @@ HWY_INLINE void principal_directions(const SummaryFormat& format, int head_dim, 
   for (int i = 0; i < kPageTokens * kPageTokens; i += kLanes) {
     hn::Store(hn::Mul(hn::Load(df, s.square + i), hn::Set(df, inverse)), df, s.square + i);
   }
-  leading_eigenvectors(s.square, format.rank, s.by_token);
+  switch (format.rank) {
+    case 4: leading_eigenvectors<4>(s.square, s.by_token); break;
+    case 8: leading_eigenvectors<8>(s.square, s.by_token); break;
+    default: leading_eigenvectors<12>(s.square, s.by_token); break;
+  }
 
   float most = 0.0F;
   for (int quad = 0; quad < format.num_quads(); ++quad) {
     FloatVec sums[4] = {hn::Zero(df), hn::Zero(df), hn::Zero(df), hn::Zero(df)};
     float* basis = s.basis + 4 * quad * head_dim;
-    combine_rows(s.by_token + 4 * quad, format.rank, s.rows, kPageTokens, head_dim, [&](int i, int dim, FloatVec x) {
+    combine_rows(s.by_token + 4 * quad, kMaxRank, s.rows, kPageTokens, head_dim, [&](int i, int dim, FloatVec x) {
       sums[i] = hn::MulAdd(x, x, sums[i]);
       hn::Store(x, df, basis + i * head_dim + dim);
     });
@@ -63,7 +69,7 @@ HWY_INLINE void principal_directions(const SummaryFormat& format, int head_dim, 
       float* row = basis + i * head_dim;
       for (int dim = 0; dim < head_dim; dim += kLanes) hn::Store(hn::Mul(hn::Load(df, row + dim), factor), df, row + dim);
       for (int token = 0; token < kPageTokens; ++token) {
-        s.coefficients[(4 * quad + i) * kPageTokens + token] = kept ? length * s.by_token[token * format.rank + 4 * quad + i] : 0.0F;
+        s.coefficients[(4 * quad + i) * kPageTokens + token] = kept ? length * s.by_token[token * kMaxRank + 4 * quad + i] : 0.0F;
       }
     }
   }
@@ -117,12 +123,12 @@ HWY_INLINE void store_values(const SummaryFormat& format, int head_dim, const Po
     solve_normal(s.square, format.rank, s.coefficients);
   }
   for (int token = 0; token < kPageTokens; ++token) {
-    for (int r = 0; r < format.rank; ++r) s.by_token[token * format.rank + r] = s.coefficients[r * kPageTokens + token];
+    for (int r = 0; r < format.rank; ++r) s.by_token[token * kMaxRank + r] = s.coefficients[r * kPageTokens + token];
   }
   const PowerOfTwo slope_power{power.up * key_power.down, power.down * key_power.up};
   for (int quad = 0; quad < format.num_quads(); ++quad) {
     float* slopes = s.basis + 4 * quad * head_dim;
-    combine_rows(s.by_token + 4 * quad, format.rank, s.rows, kPageTokens, head_dim,
+    combine_rows(s.by_token + 4 * quad, kMaxRank, s.rows, kPageTokens, head_dim,
                  [&](int i, int dim, FloatVec x) { hn::Store(x, df, slopes + i * head_dim + dim); });
     for (int i = 0; i < 4; ++i) {
       const int r = 4 * quad + i;
