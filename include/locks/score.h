@@ -3,13 +3,14 @@
 // Queries are quantised first, by a rule that is part of the definition (so that every target computes the same
 // integers). With q' = q, or rotate(q) if the format rotates, a = max |q'_i|, in float:
 //     q8_i  = round_half_even(q'_i * (127 / a)),    scale8  = a / 127
-//     q16_i = round_half_even(q'_i * (32767 / a)),  scale16 = a / 32767        (all zero if a is 0 or not finite)
+//     q16_i = round_half_even(q'_i * (32767 / a)),  scale16 = a / 32767
+// all zero if a is 0 or not finite, or so small (below 1e-34) that 32767 / a is not finite.
 // The record's mean meets q16, its basis q8:
 //     m     = softmax_scale * scale16 * mean_scale * sum_i mean_i q16_i
 //     z_r   = scale8 * step_r * (sum_i code_ri q8_i - zero_r * sum_i q8_i)
 //     dev_t = softmax_scale * sum_r z_r c_tr                                    (token t's logit is m + dev_t)
-//     log_mass = m + log sum_t exp(min(dev_t, 80))
-// A page marked always-attend has log_mass +infinity.
+//     log_mass = m + log sum_t exp(min(max(dev_t, -80), 80))
+// A page that its own KV head's record marks always-attend has log_mass +infinity.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,8 @@
 
 namespace locks {
 
-/// Keeps exp() and its sum over a page finite. A token this far above its page's mean decides the selection anyway.
+/// Keeps exp() and its sum over a page finite and positive. A token this far above its page's mean decides the selection
+/// anyway, and one as far below counts for nothing beside the rest, whose deviations average to about zero.
 inline constexpr float kMaxDeviation = 80.0F;
 
 struct ScoreArgs {
