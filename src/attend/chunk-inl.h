@@ -144,7 +144,7 @@ HWY_NOINLINE void chunk_logits(const Chunk& chunk, const Chunk& next, const Head
 
 /// Logits to weights exp(logit - max), in place, and the states' max and sum; `rescale` is what the old sums lose by.
 /// A max of -infinity (nothing seen but logits of -infinity) leaves weights of 0.
-HWY_NOINLINE void chunk_softmax(const Heads& heads, int tokens, float* HWY_RESTRICT logits, float* HWY_RESTRICT rescale) {
+inline HWY_NOINLINE void chunk_softmax(const Heads& heads, int tokens, float* HWY_RESTRICT logits, float* HWY_RESTRICT rescale) {
   const FloatTag df;
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   const FloatVec scale = hn::Set(df, heads.softmax_scale);

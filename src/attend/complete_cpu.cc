@@ -1,0 +1,251 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attend/complete_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU: keep first
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <span>
+
+#include "attend/attend_work.h"
+#include "attend/backends.h"
+#include "attend/chunk-inl.h"
+#include "attend/merge.h"
+#include "cpu/dispatch.h"
+#include "cpu/exp-inl.h"
+#include "cpu/half.h"
+#include "cpu/rows-inl.h"
+#include "hwy/highway.h"
+#include "locks/rotation.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace locks::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// All heads' weights of an entry's mean and slopes are made first; its mean and slopes then are rows of values like any
+/// other, and the kernel of exact attention adds them up: a completed page costs about as much as 1 + rank tokens.
+class Completion {
+ public:
+  explicit Completion(const CompleteArgs& args)
+      : args_(args),
+        format_(*args.summaries.format),
+        record_(record_layout(format_, args.head_dim)),
+        values_(value_layout(format_, args.head_dim)) {
+    const auto heads = static_cast<int>(args.skipped_log_mass.size());
+    const std::int64_t states = std::int64_t{heads} * attend_work::state_floats(args.head_dim);
+    heads_ = {heads, args.head_dim, 1.0F, nullptr, 0, args.scratch.data()};
+    rows_ = heads_.states + states;
+    weights_ = rows_ + kChunkTokens * args.head_dim;
+    token_weights_ = weights_ + heads * kChunkTokens;
+    reference_ = token_weights_ + heads * kChunkTokens;
+    ones_ = reference_ + heads;
+    std::fill_n(heads_.states, states, 0.0F);
+    std::fill_n(ones_, heads, 1.0F);
+    chunk_.tokens = 0;
+    for (int row = 0; row < kChunkTokens; ++row) {
+      chunk_.values[row] = reinterpret_cast<const std::byte*>(rows_ + std::int64_t{row} * args.head_dim);
+    }
+  }
+
+  void run(SoftmaxStates states) {
+    find_references();
+    for (std::size_t i = 0; i < args_.completed.size(); ++i) {
+      if (chunk_.tokens + 1 + format_.rank > kChunkTokens) flush();
+      prefetch(i + 1);
+      weigh_tokens(i);
+      weigh_rows(page_of(i));
+      decode_rows(args_.summaries.value_record(page_of(i), args_.kv_head));
+      chunk_.tokens += 1 + format_.rank;
+    }
+    flush();
+    for (int head = 0; head < heads_.count; ++head) merge_head(head, states);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t page_of(std::size_t entry) const {
+    return args_.table.page(args_.request, args_.completed[entry].page);
+  }
+  [[nodiscard]] float* sum_of(int head) const { return state_of(head) + args_.head_dim; }
+  [[nodiscard]] float* state_of(int head) const {
+    return heads_.states + std::int64_t{head} * attend_work::state_floats(args_.head_dim);
+  }
+
+  void prefetch(std::size_t entry) const {
+    if (entry >= args_.completed.size()) return;
+    const std::int64_t page = page_of(entry);
+    const std::byte* const value = args_.summaries.value_record(page, args_.kv_head);
+    for (int at = 0; at < values_.record_bytes; at += 64) __builtin_prefetch(value + at);
+    const std::byte* const record = args_.summaries.record(page, args_.kv_head);
+    for (int at = record_.coefficients_at; at < record_.mean_scale_at; at += 64) __builtin_prefetch(record + at);
+  }
+
+  /// Tokens [token, token + kLanes) of a mask.
+  static auto lanes_of(std::uint16_t mask, int token) {
+    const hn::RebindToSigned<FloatTag> di;
+    const auto bits = hn::Set(di, mask >> token);
+    return hn::RebindMask(FloatTag(), hn::TestBit(bits, hn::Shl(hn::Set(di, 1), hn::Iota(di, 0))));
+  }
+
+  void find_references() {
+    const FloatTag df;
+    const FloatVec none = hn::Set(df, -std::numeric_limits<float>::infinity());
+    for (int head = 0; head < heads_.count; ++head) {
+      FloatVec largest = none;
+      for (std::size_t i = 0; i < args_.completed.size(); ++i) {
+        for (int token = 0; token < kPageTokens; token += kLanes) {
+          const FloatVec logit = hn::LoadU(df, args_.logits.at(i, head, token));
+          const auto counts = hn::And(lanes_of(args_.completed[i].mask, token), hn::Gt(logit, largest));
+          largest = hn::IfThenElse(counts, logit, largest);
+        }
+      }
+      const float max = hn::GetLane(hn::MaxOfLanes(df, largest));
+      reference_[head] = max == -std::numeric_limits<float>::infinity() ? 0.0F : max;
+    }
+  }
+
+  void weigh_tokens(std::size_t entry) {
+    const FloatTag df;
+    for (int head = 0; head < heads_.count; ++head) {
+      const FloatVec reference = hn::Set(df, reference_[head]);
+      FloatVec sum = hn::Zero(df);
+      for (int token = 0; token < kPageTokens; token += kLanes) {
+        const FloatVec logit = hn::LoadU(df, args_.logits.at(entry, head, token));
+        const FloatVec weight = hn::IfThenElseZero(lanes_of(args_.completed[entry].mask, token),
+                                                   softmax_exp(df, hn::Sub(logit, reference)));
+        hn::StoreU(weight, df, token_weights_ + head * kPageTokens + token);
+        sum = hn::Add(sum, weight);
+      }
+      const float mass = hn::GetLane(hn::SumOfLanes(df, sum));
+      *sum_of(head) += mass;
+      weights_[head * kChunkTokens + chunk_.tokens] = mass;
+    }
+  }
+
+  /// Tokens [token, token + kLanes) of a rank with 4-bit coefficients, less their scale.
+  static FloatVec load_nibbles(const std::byte* rank, int token) {
+    const FloatTag df;
+    const FloatVec zero = hn::Set(df, 7.5F);
+#if HWY_TARGET == HWY_AVX3
+    std::int64_t bits;
+    std::memcpy(&bits, rank + token / 2, sizeof bits);
+    const __m512i shifts = _mm512_set_epi32(4, 4, 4, 4, 4, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m512i codes = _mm512_and_si512(_mm512_srlv_epi32(_mm512_cvtepu8_epi32(_mm_set1_epi64x(bits)), shifts),
+                                           _mm512_set1_epi32(15));
+    return hn::Sub(FloatVec{_mm512_cvtepi32_ps(codes)}, zero);
+#else
+    const hn::RebindToSigned<FloatTag> di;
+    const hn::Rebind<std::uint8_t, FloatTag> bytes;
+    const auto codes = hn::PromoteTo(di, hn::LoadU(bytes, reinterpret_cast<const std::uint8_t*>(rank) + token % 8));
+    return hn::Sub(hn::ConvertTo(df, hn::And(token < 8 ? codes : hn::ShiftRight<4>(codes), hn::Set(di, 15))), zero);
+#endif
+  }
+
+  /// The weights of the entry's mean and slopes, their scales included, from its tokens' weights and coefficients.
+  void weigh_rows(std::int64_t page) {
+    const FloatTag df;
+    const std::byte* const record = args_.summaries.record(page, args_.kv_head);
+    const std::byte* const value = args_.summaries.value_record(page, args_.kv_head);
+    const bool token_scales = format_.coefficient_bits == 8;
+    const float mean_scale = bf16_to_float(load_u16(value + values_.mean_scale_at));
+    for (int head = 0; head < heads_.count; ++head) weights_[head * kChunkTokens + chunk_.tokens] *= mean_scale;
+    for (int rank = 0; rank < format_.rank; rank += 4) {
+      FloatVec coefficients[4][kPageTokens / kLanes];
+      float scales[4];
+      for (int i = 0; i < 4; ++i) {
+        scales[i] = bf16_to_float(load_u16(value + values_.slope_scales_at + 2 * (rank + i)));
+        if (!token_scales) scales[i] *= bf16_to_float(load_u16(record + record_.coefficient_scales_at + 2 * (rank + i)));
+        for (int token = 0; token < kPageTokens; token += kLanes) {
+          coefficients[i][token / kLanes] =
+              token_scales ? hn::Mul(load_signed_bytes(record + record_.coefficients_at + (rank + i) * kPageTokens + token),
+                                     load_bf16(record + record_.coefficient_scales_at + 2 * token))
+                           : load_nibbles(record + record_.coefficients_at + (rank + i) * 8, token);
+        }
+      }
+      for (int head = 0; head < heads_.count; ++head) {
+        FloatVec sum[4] = {hn::Zero(df), hn::Zero(df), hn::Zero(df), hn::Zero(df)};
+        for (int token = 0; token < kPageTokens; token += kLanes) {
+          const FloatVec weight = hn::LoadU(df, token_weights_ + head * kPageTokens + token);
+          for (int i = 0; i < 4; ++i) sum[i] = hn::MulAdd(weight, coefficients[i][token / kLanes], sum[i]);
+        }
+        float sums[4];
+        sum_lanes_of_four(sum[0], sum[1], sum[2], sum[3], sums);
+        float* const out = weights_ + head * kChunkTokens + chunk_.tokens + 1 + rank;
+        for (int i = 0; i < 4; ++i) out[i] = sums[i] * scales[i];
+      }
+    }
+  }
+
+  /// The mean and the slopes as rows of floats, less their scales.
+  void decode_rows(const std::byte* value) {
+    const FloatTag df;
+    const hn::RebindToSigned<FloatTag> di;
+    const hn::Rebind<std::uint8_t, FloatTag> bytes;
+    float* row = rows_ + std::int64_t{chunk_.tokens} * args_.head_dim;
+    for (int dim = 0; dim < args_.head_dim; dim += kLanes) {
+      hn::StoreU(load_signed_bytes(value + values_.mean_at + dim), df, row + dim);
+    }
+    const int quarter = args_.head_dim / 4;  // dimensions that stand in the same bits of their bytes
+    for (int rank = 0; rank < format_.rank; ++rank) {
+      row += args_.head_dim;
+      const auto* const codes = reinterpret_cast<const std::uint8_t*>(value) + values_.slopes_at + rank * quarter;
+      for (int next = 0; next < quarter; next += kLanes) {
+        const int at = std::min(next, quarter - kLanes);  // the last lanes may be written twice
+        const auto four = hn::PromoteTo(di, hn::LoadU(bytes, codes + at));
+        const auto store = [&](int part, auto code) HWY_ATTR {
+          const FloatVec slope = hn::Sub(hn::ConvertTo(df, hn::And(code, hn::Set(di, 3))), hn::Set(df, 1.5F));
+          hn::StoreU(slope, df, row + part * quarter + at);
+        };
+        store(0, four);
+        store(1, hn::ShiftRight<2>(four));
+        store(2, hn::ShiftRight<4>(four));
+        store(3, hn::ShiftRight<6>(four));
+      }
+    }
+  }
+
+  void flush() {
+    Chunk none;
+    none.tokens = 0;
+    if (chunk_.tokens > 0) chunk_values<DType::kF32>(chunk_, none, heads_, weights_, ones_);
+    chunk_.tokens = 0;
+  }
+
+  void merge_head(int head, SoftmaxStates states) const {
+    float log_mass = args_.skipped_log_mass[head];
+    const float mass = *sum_of(head);
+    if (mass == 0.0F || log_mass == -std::numeric_limits<float>::infinity()) return;
+    float* const mean = state_of(head);
+    for (int dim = 0; dim < args_.head_dim; ++dim) mean[dim] /= mass;
+    rotate_back(std::span(mean, static_cast<std::size_t>(args_.head_dim)));
+    float one = 1.0F;
+    float* const state = states.at(args_.request, args_.first_query_head + head, 0);
+    attend_work::merge({state, state + 1, state + 2}, {&log_mass, &one, mean}, args_.head_dim);
+  }
+
+  const CompleteArgs& args_;
+  const SummaryFormat& format_;
+  const RecordLayout record_;
+  const ValueLayout values_;
+  Heads heads_;
+  Chunk chunk_;
+  float* rows_ = nullptr;           // [16, head_dim]
+  float* weights_ = nullptr;        // [heads, 16], of the rows
+  float* token_weights_ = nullptr;  // [heads, 16]
+  float* reference_ = nullptr;      // [heads]
+  float* ones_ = nullptr;           // [heads]
+};
+
+void complete_cpu(const CompleteArgs& args, SoftmaxStates states) { Completion(args).run(states); }
+
+}  // namespace locks::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace locks {
+
+void complete_cpu(const CompleteArgs& args, SoftmaxStates states, Target target) {
+  LOCKS_PICK(complete_cpu, target)(args, states);
+}
+
+}  // namespace locks
+#endif
