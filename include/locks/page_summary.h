@@ -155,7 +155,10 @@ struct DecodedSummary {
   double residual_variance = 0.0;
   bool always_attend = false;
 };
+/// Throws FormatError if the record was written in another format.
 [[nodiscard]] DecodedSummary decode_record(const SummaryFormat& format, int head_dim, const std::byte* record);
+/// The same for bytes from elsewhere: they must be exactly one record.
+[[nodiscard]] DecodedSummary decode_record(const SummaryFormat& format, int head_dim, std::span<const std::byte> record);
 
 struct DecodedValues {
   std::array<double, kMaxHeadDim> mean{};

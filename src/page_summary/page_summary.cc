@@ -1,5 +1,6 @@
 #include "locks/page_summary.h"
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -95,6 +96,16 @@ DecodedSummary decode_record(const SummaryFormat& format, int head_dim, const st
   out.residual_variance = scale_at(record, at.residual_at);
   out.always_attend = (byte_at(record, at.flags_at) & kFlagAlwaysAttend) != 0;
   return out;
+}
+
+DecodedSummary decode_record(const SummaryFormat& format, int head_dim, std::span<const std::byte> record) {
+  const auto expected = static_cast<std::size_t>(record_layout(format, head_dim).record_bytes);
+  if (record.size() != expected) {
+    throw FormatError("a record of '" + std::string(format.name) + "' with head_dim " + std::to_string(head_dim) + " has " +
+                          std::to_string(expected) + " bytes; there are " + std::to_string(record.size()),
+                      static_cast<std::int64_t>(std::min(record.size(), expected)));
+  }
+  return decode_record(format, head_dim, record.data());
 }
 
 DecodedValues decode_value_record(const SummaryFormat& format, int head_dim, const std::byte* record) {

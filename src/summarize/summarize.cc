@@ -47,10 +47,11 @@ void check_summarize(const SummarizeArgs& args) {
   }
   if (args.out.num_pages < known_pages) known_pages = args.out.num_pages;
   for (std::size_t i = 0; i < args.pages.size(); ++i) {
-    if (args.pages[i] < 0 || args.pages[i] >= known_pages) {
-      check::fail("pages[" + std::to_string(i) + "]", "a page number from 0 to " + std::to_string(known_pages - 1),
-                  std::to_string(args.pages[i]));
-    }
+    if (args.pages[i] >= 0 && args.pages[i] < known_pages) continue;
+    check::fail("pages[" + std::to_string(i) + "]",
+                known_pages == 0 ? std::string("no page (the cache or the store has none)")
+                                 : "a page number from 0 to " + std::to_string(known_pages - 1),
+                std::to_string(args.pages[i]));
   }
 }
 
