@@ -1,0 +1,332 @@
+#include "engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <string>
+
+#include "exact.h"
+#include "report.h"
+
+namespace locks::llamacpp {
+namespace {
+
+double now() noexcept {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::span<std::byte> AlignedBuffer::at_least(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 64;
+  if (bytes > size_) {
+    memory_.reset();
+    size_ = 0;
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes + kAlignment);
+    size_ = bytes;
+  }
+  void* at = memory_.get();
+  std::size_t space = size_ + kAlignment;
+  if (at == nullptr || std::align(kAlignment, bytes, at, space) == nullptr) return {};
+  return {static_cast<std::byte*>(at), bytes};
+}
+
+// ---- what the front ends see
+
+void Engine::ensure_state(const ggml_tensor* key_root) {
+  if (state_ && state_->is_of(key_root)) return;
+  state_.reset();
+  first_layer_ = nullptr;
+  sliding_ = false;
+  state_.emplace(host_, settings_, key_root);
+  reporter().count([](Counters& c) { ++c.caches; });
+}
+
+void Engine::observe_write(const ggml_tensor* key_root, const ggml_tensor* indices) {
+  const std::lock_guard lock(mutex_);
+  ensure_state(key_root);
+  state_->observe_write(key_root->data, indices);
+}
+
+void Engine::observe_shift() {
+  const std::lock_guard lock(mutex_);
+  if (state_) state_->observe_shift();
+}
+
+void Engine::observe_unseen_writes() {
+  const std::lock_guard lock(mutex_);
+  if (state_) state_->observe_unseen_writes();
+}
+
+void Engine::remember_indices(const void* key_data, ggml_tensor* indices) {
+  const std::lock_guard lock(mutex_);
+  indices_[key_data] = indices;
+}
+
+ggml_tensor* Engine::indices_of(const void* key_data) {
+  const std::lock_guard lock(mutex_);
+  const auto found = indices_.find(key_data);
+  return found == indices_.end() ? nullptr : found->second;
+}
+
+bool Engine::is_first_layer(const void* key_data) {
+  const std::lock_guard lock(mutex_);
+  if (first_layer_ == nullptr) first_layer_ = key_data;
+  return first_layer_ == key_data;
+}
+
+bool Engine::is_sliding_window() {
+  const std::lock_guard lock(mutex_);
+  return sliding_;
+}
+
+void Engine::set_sliding_window() {
+  const std::lock_guard lock(mutex_);
+  sliding_ = true;
+}
+
+void Engine::forget() {
+  const std::lock_guard lock(mutex_);
+  state_.reset();
+  indices_.clear();
+  first_layer_ = nullptr;
+  sliding_ = false;
+}
+
+// ---- the callback
+
+void Engine::attend(ggml_tensor* node, int thread, int num_threads) noexcept {
+  const Team team{thread, num_threads, &barrier_};
+  if (thread == 0) {
+    mutex_.lock();
+    job_.readable = false;
+    try {
+      prepare(node, num_threads);
+    } catch (const std::exception& error) {
+      reporter().say_once(Notice::kCallFailed, std::string("attended exactly, without pages: ") + error.what());
+      job_.exact = true;
+      if (state_) state_->observe_unseen_writes();  // pages may count as summarised that were not reached
+    }
+  }
+  team.sync();
+  if (job_.readable) compute(team);
+  team.sync();
+  if (thread == 0) {
+    count_call();
+    mutex_.unlock();
+  }
+}
+
+void Engine::prepare(ggml_tensor* node, int num_threads) {
+  job_.exact = true;
+  job_.layer = nullptr;
+  const auto* const params = reinterpret_cast<const unsigned char*>(node->op_params) + kSavedParamsAt;
+  const Decline reason = read_attention_node(host_, node, params, job_.node);
+  if (reason != Decline::kNone) {
+    reporter().say_once(Notice::kNodeChanged, "a node that was taken can no longer be read: " + std::string(decline_text(reason)));
+    return;
+  }
+  job_.readable = true;
+  ensure_state(job_.node.key_root);
+  job_.layer = &state_->begin_layer(job_.node, node->src[kIndicesSource]);
+  sliding_ = sliding_ || state_->is_sliding_window();
+  const StepPlan& plan = state_->plan();
+  if (!plan.mapped) return;
+
+  const bool in_order = plan.in_cell_order;
+  for (PagedCache* cache : {&job_.node.keys, &job_.node.values}) {
+    cache->num_pages = in_order ? state_->map().num_cells() / kPageTokens : state_->map().num_pages();
+    cache->page_slots = in_order ? nullptr : state_->map().page_slots();
+  }
+  prepare_pages(num_threads);
+  prepare_decode(num_threads);
+  prepare_prefill(num_threads);
+  job_.exact = false;
+}
+
+void Engine::prepare_pages(int num_threads) {
+  state_->take_unsummarized(*job_.layer, pages_);
+  summarize_reports_.assign(static_cast<std::size_t>(num_threads), {});
+  if (pages_.empty()) return;
+  const Geometry& geometry = job_.node.geometry;
+  job_.summarize = {geometry.head_dim, geometry.kv_heads, job_.node.keys, settings_.keeps_values() ? &job_.node.values : nullptr,
+                    pages_, job_.layer->summaries()};
+  check_summarize(job_.summarize);
+}
+
+void Engine::prepare_decode(int num_threads) {
+  const StepPlan& plan = state_->plan();
+  decode_items_.clear();
+  decode_tokens_.clear();
+  std::size_t most_pages = 0;
+  bool one_sequence = true;
+  int first_sequence = -1;
+  for (const RowRun& run : plan.runs) {
+    if (!run.decode) continue;
+    if (first_sequence < 0) first_sequence = run.sequence;
+    one_sequence = one_sequence && run.sequence == first_sequence;
+    most_pages = std::max(most_pages, state_->map().pages(run.sequence).size());
+    for (std::int64_t i = 0; i < run.num_rows; ++i) {
+      decode_items_.push_back(static_cast<std::int64_t>(run.first_item) + i);
+      decode_tokens_.push_back(plan.row_tokens[run.first_item + static_cast<std::size_t>(i)]);
+    }
+  }
+  if (decode_items_.empty()) return;
+  const std::size_t requests = decode_items_.size();
+  PageTable& table = job_.decode.table;
+  table.block_tokens = kPageTokens;
+  table.context_tokens = decode_tokens_;
+  const std::array<std::int64_t, 2> shape{static_cast<std::int64_t>(requests), static_cast<std::int64_t>(most_pages)};
+  if (one_sequence) {
+    table.blocks = {state_->map().pages(first_sequence).data(), shape, {0, 1}};
+  } else {
+    decode_blocks_.resize(requests * most_pages);
+    std::size_t request = 0;
+    for (const RowRun& run : plan.runs) {
+      if (!run.decode) continue;
+      const auto pages = state_->map().pages(run.sequence);
+      for (std::int64_t i = 0; i < run.num_rows; ++i, ++request) {
+        std::copy(pages.begin(), pages.end(), decode_blocks_.begin() + static_cast<std::ptrdiff_t>(request * most_pages));
+      }
+    }
+    table.blocks = {decode_blocks_.data(), shape, {static_cast<std::int64_t>(most_pages), 1}};
+  }
+
+  limits_.max_requests = std::max(limits_.max_requests, static_cast<int>(requests));
+  limits_.max_threads = std::max(limits_.max_threads, num_threads);
+  limits_.max_context_tokens = static_cast<int>(state_->stream_cells());
+  job_.plan = &job_.layer->plan(settings_.decode, limits_);
+  const Geometry& geometry = job_.node.geometry;
+  const std::size_t floats = requests * static_cast<std::size_t>(geometry.query_heads * geometry.head_dim);
+  auto* const gathered = reinterpret_cast<float*>(gathered_memory_.at_least(2 * floats * sizeof(float)).data());
+  const auto count = static_cast<std::int64_t>(requests);
+  job_.decode.queries = contiguous<const float>(gathered, count, geometry.query_heads, geometry.head_dim);
+  job_.decode_out = contiguous(gathered + floats, count, geometry.query_heads, geometry.head_dim);
+  job_.decode.keys = job_.node.keys;
+  job_.decode.values = job_.node.values;
+  job_.decode.summaries = job_.layer->summaries();
+  check_decode(*job_.plan, job_.decode, false);
+  reports_.assign(requests, {});
+  workspace_ = workspace_memory_.at_least(job_.plan->workspace_bytes());
+}
+
+void Engine::prepare_prefill(int num_threads) {
+  const StepPlan& plan = state_->plan();
+  prefills_.clear();
+  for (const RowRun& run : plan.runs) {
+    if (run.decode) continue;
+    const std::span all(plan.row_tokens);
+    PrefillArgs args{job_.node.geometry,
+                     job_.node.query_rows(run.stream, run.first_row, run.num_rows),
+                     job_.node.keys,
+                     job_.node.values,
+                     state_->map().pages(run.sequence),
+                     all.subspan(run.first_item, static_cast<std::size_t>(run.num_rows)),
+                     job_.node.output_rows(run.stream, run.first_row, run.num_rows),
+                     {}};
+    prefills_.push_back(args);
+  }
+  if (prefills_.empty()) return;
+  const std::size_t bytes = prefill_workspace_bytes(job_.node.geometry, num_threads);
+  if (!decode_items_.empty()) workspace_ = workspace_memory_.at_least(std::max(bytes, job_.plan->workspace_bytes()));
+  if (decode_items_.empty()) workspace_ = workspace_memory_.at_least(bytes);
+  for (PrefillArgs& args : prefills_) {
+    args.workspace = workspace_;
+    check_prefill(args);
+  }
+}
+
+void Engine::compute(Team team) {
+  if (job_.exact) {
+    attend_exactly(job_.node, team);
+    return;
+  }
+  const double started = now();
+  if (!pages_.empty()) {
+    summarize_reports_[static_cast<std::size_t>(team.index)] = summarize(job_.summarize, team, target_);
+    team.sync();
+  }
+  const double summarized = now();
+  if (!decode_items_.empty()) {
+    copy_queries(team);
+    team.sync();
+    run(*job_.plan, job_.decode, job_.decode_out, reports_, workspace_, team, target_);
+    team.sync();
+    copy_outputs(team);
+  }
+  const double decoded = now();
+  for (const PrefillArgs& args : prefills_) {
+    prefill(args, team, target_);
+    team.sync();
+  }
+  if (team.index != 0) return;
+  summarize_seconds_ = summarized - started;
+  decode_seconds_ = decoded - summarized;
+  prefill_seconds_ = now() - decoded;
+}
+
+void Engine::copy_queries(Team team) const noexcept {
+  const auto [first, last] = team.share(static_cast<std::int64_t>(decode_items_.size()));
+  const Geometry& geometry = job_.node.geometry;
+  auto* const into = const_cast<float*>(job_.decode.queries.data);
+  for (std::int64_t request = first; request < last; ++request) {
+    const std::int64_t item = decode_items_[static_cast<std::size_t>(request)];
+    const auto from = job_.node.query_rows(item / job_.node.rows, item % job_.node.rows, 1);
+    for (int head = 0; head < geometry.query_heads; ++head) {
+      std::copy_n(from.at(0, head), geometry.head_dim, into + (request * geometry.query_heads + head) * geometry.head_dim);
+    }
+  }
+}
+
+void Engine::copy_outputs(Team team) const noexcept {
+  const auto [first, last] = team.share(static_cast<std::int64_t>(decode_items_.size()));
+  const Geometry& geometry = job_.node.geometry;
+  for (std::int64_t request = first; request < last; ++request) {
+    const std::int64_t item = decode_items_[static_cast<std::size_t>(request)];
+    const auto into = job_.node.output_rows(item / job_.node.rows, item % job_.node.rows, 1);
+    for (int head = 0; head < geometry.query_heads; ++head) {
+      std::copy_n(job_.decode_out.at(request, head), geometry.head_dim, into.at(0, head));
+    }
+  }
+}
+
+void Engine::count_call() noexcept {
+  reporter().count([&](Counters& c) {
+    if (!job_.readable) return;
+    if (job_.exact) {
+      ++c.exact_calls;
+      return;
+    }
+    const auto pages = static_cast<std::int64_t>(pages_.size());
+    c.summarized_pages += pages;
+    c.summary_bytes += pages * job_.layer->bytes_per_page();
+    c.summarize_seconds += summarize_seconds_;
+    if (state_->restoring()) {
+      c.restored_pages += pages;
+      if (pages > 0) c.restore_seconds += summarize_seconds_;
+    }
+    for (const SummarizeReport& report : summarize_reports_) c.not_finite_records += report.not_finite_records;
+    if (!prefills_.empty()) {
+      ++c.prefill_calls;
+      c.prefill_seconds += prefill_seconds_;
+    }
+    if (decode_items_.empty()) return;
+    if (prefills_.empty()) ++c.decode_calls;
+    c.decode_seconds += decode_seconds_;
+    for (const DecodeReport& report : reports_) {
+      ++c.requests;
+      if (!report.dense) ++c.sparse_requests;
+      c.context_tokens += report.context_tokens;
+      c.last_context_tokens = report.context_tokens;
+      c.attended_tokens += static_cast<double>(report.attended_tokens);
+      c.coverage += static_cast<double>(report.coverage);
+      c.completed_pages += static_cast<double>(report.completed_pages);
+      c.score_bytes += report.score_bytes;
+      c.attend_bytes += report.attend_bytes;
+      c.complete_bytes += report.complete_bytes;
+      c.dense_bytes += report.dense_bytes;
+    }
+  });
+}
+
+}  // namespace locks::llamacpp

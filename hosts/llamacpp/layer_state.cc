@@ -1,0 +1,67 @@
+#include "layer_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace locks::llamacpp {
+
+void SummaryBits::add_layer(int layer) {
+  while (static_cast<int>(blocks_.size()) <= layer / 64) blocks_.emplace_back(static_cast<std::size_t>(num_pages_));
+}
+
+void SummaryBits::clear_layer(int layer) noexcept {
+  for (std::uint64_t& bits : blocks_[layer / 64]) bits &= ~(std::uint64_t{1} << (layer % 64));
+}
+
+void SummaryBits::clear_all() noexcept {
+  for (auto& block : blocks_) std::fill(block.begin(), block.end(), 0);
+}
+
+LayerState::LayerState(const AttentionNode& node, const Settings& settings, int index, std::int32_t num_pages)
+    : index_(index),
+      geometry_(node.geometry),
+      keys_(node.keys),
+      bytes_per_page_(summary_bytes(*settings.decode.format, node.geometry.head_dim, node.geometry.kv_heads, 1,
+                                    settings.keeps_values())),
+      marks_(static_cast<std::size_t>(num_pages)),
+      verified_(PageMap::kMaxSequences) {
+  const SummaryFormat& format = *settings.decode.format;
+  const std::int64_t bytes =
+      summary_bytes(format, geometry_.head_dim, geometry_.kv_heads, num_pages, settings.keeps_values());
+  memory_.reset(static_cast<std::byte*>(std::calloc(static_cast<std::size_t>(bytes), 1)));
+  if (memory_ == nullptr) throw std::bad_alloc();
+  summaries_ = make_store(format, geometry_.head_dim, geometry_.kv_heads, num_pages, settings.keeps_values(), memory_.get());
+}
+
+bool LayerState::is_of(const AttentionNode& node) const noexcept {
+  return keys_.data == node.keys.data && keys_.dtype == node.keys.dtype && keys_.token_stride == node.keys.token_stride &&
+         keys_.head_stride == node.keys.head_stride && geometry_.head_dim == node.geometry.head_dim &&
+         geometry_.kv_heads == node.geometry.kv_heads && geometry_.query_heads == node.geometry.query_heads &&
+         geometry_.softmax_scale == node.geometry.softmax_scale;
+}
+
+const DecodePlan& LayerState::plan(const DecodeConfig& config, const DecodeLimits& limits) {
+  const bool fits = plan_ && plan_->limits().max_requests == limits.max_requests &&
+                    plan_->limits().max_context_tokens == limits.max_context_tokens &&
+                    plan_->limits().max_threads == limits.max_threads;
+  if (!fits) plan_.emplace(config, geometry_, limits);
+  return *plan_;
+}
+
+std::uint16_t LayerState::mark_of(const PageMap& map, std::int32_t page) const noexcept {
+  constexpr std::size_t kWords = 4;  // 32 bytes of a row
+  const std::int32_t* const cells = map.page_slots() + std::int64_t{page} * kPageTokens;
+  std::uint64_t hash = 0x9E3779B97F4A7C15U;
+  for (const std::int32_t cell : {cells[0], cells[kPageTokens - 1]}) {
+    std::uint64_t words[kWords];
+    std::memcpy(words, keys_.data + cell * keys_.token_stride, sizeof words);
+    for (const std::uint64_t word : words) {
+      hash = (hash ^ word) * 0xFF51AFD7ED558CCDU;
+      hash ^= hash >> 32;
+    }
+  }
+  return static_cast<std::uint16_t>(hash >> 48);
+}
+
+}  // namespace locks::llamacpp

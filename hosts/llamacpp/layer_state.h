@@ -1,0 +1,88 @@
+// The summaries of one layer of one KV cache, and which pages have them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "attention_node.h"
+#include "locks/decode.h"
+#include "locks/page_summary.h"
+#include "page_map.h"
+#include "settings.h"
+
+namespace locks::llamacpp {
+
+/// Which pages are summarised, for all layers: a bit each, 64 layers to a block.
+class SummaryBits {
+ public:
+  explicit SummaryBits(std::int32_t num_pages) : num_pages_(num_pages) {}
+  void add_layer(int layer);
+  [[nodiscard]] bool has(int layer, std::int32_t page) const noexcept {
+    return (blocks_[layer / 64][page] >> (layer % 64) & 1U) != 0;
+  }
+  void set(int layer, std::int32_t page) noexcept { blocks_[layer / 64][page] |= std::uint64_t{1} << (layer % 64); }
+  void clear(std::int32_t page) noexcept {
+    for (auto& block : blocks_) block[page] = 0;
+  }
+  void clear_layer(int layer) noexcept;
+  void clear_all() noexcept;
+
+ private:
+  std::int32_t num_pages_;
+  std::vector<std::vector<std::uint64_t>> blocks_;  // [layers / 64][pages]
+};
+
+class LayerState {
+ public:
+  /// Takes address space for all pages; the system gives memory for those that are written.
+  LayerState(const AttentionNode& node, const Settings& settings, int index, std::int32_t num_pages);
+
+  [[nodiscard]] bool is_of(const AttentionNode& node) const noexcept;
+  [[nodiscard]] const std::byte* key_data() const noexcept { return keys_.data; }
+  [[nodiscard]] int index() const noexcept { return index_; }
+  [[nodiscard]] const Geometry& geometry() const noexcept { return geometry_; }
+  [[nodiscard]] const SummaryStore& summaries() const noexcept { return summaries_; }
+  /// Plans anew if these limits are others than before.
+  [[nodiscard]] const DecodePlan& plan(const DecodeConfig& config, const DecodeLimits& limits);
+  [[nodiscard]] std::int64_t bytes_per_page() const noexcept { return bytes_per_page_; }
+
+  /// Pages [first, first + n) of a mapped sequence that were known to be summarised when it was last looked at.
+  struct Verified {
+    std::uint64_t identity = 0;
+    std::uint64_t epoch = 0;
+    std::int32_t pages = 0;
+  };
+  [[nodiscard]] Verified& verified(int sequence) noexcept { return verified_[static_cast<std::size_t>(sequence)]; }
+
+  // Every summarised page leaves a mark made of the keys of its first and last token. A mark that no longer fits betrays
+  // a write that nothing announced. It can miss one change in 65,536.
+  void mark(const PageMap& map, std::int32_t page) noexcept { marks_[page] = mark_of(map, page); }
+  [[nodiscard]] bool mark_fits(const PageMap& map, std::int32_t page) const noexcept {
+    return marks_[page] == mark_of(map, page);
+  }
+
+  std::uint64_t call_step = 0;   // the step in which the layer was last computed
+  std::uint64_t write_step = 0;  // the step in which its keys were last seen to be written
+
+ private:
+  [[nodiscard]] std::uint16_t mark_of(const PageMap& map, std::int32_t page) const noexcept;
+
+  struct Free {
+    void operator()(std::byte* memory) const noexcept { std::free(memory); }
+  };
+  int index_;
+  Geometry geometry_;
+  PagedCache keys_;
+  std::unique_ptr<std::byte, Free> memory_;
+  SummaryStore summaries_;
+  std::int64_t bytes_per_page_;
+  std::optional<DecodePlan> plan_;
+  std::vector<std::uint16_t> marks_;
+  std::vector<Verified> verified_;
+};
+
+}  // namespace locks::llamacpp

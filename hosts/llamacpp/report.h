@@ -1,0 +1,86 @@
+// What the plug-in did: counted while it works, said in single lines on stderr, given as JSON.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "attention_node.h"
+#include "settings.h"
+
+namespace locks::llamacpp {
+
+/// One line on stderr, with the plug-in's name in front. Never throws.
+void say(const std::string& line) noexcept;
+
+/// Sums since the start. One call is one attention node computed once.
+struct Counters {
+  std::int64_t decode_calls = 0;
+  std::int64_t prefill_calls = 0;
+  std::int64_t exact_calls = 0;             // of rows that could not be mapped to pages: exact, but slow
+  std::array<std::int64_t, static_cast<std::size_t>(Decline::kCount)> declined{};
+  std::int64_t decode_steps = 0;
+  std::int64_t prefill_steps = 0;
+  std::int64_t layers = 0;                  // the most that one cache has shown
+  std::int64_t caches = 0;
+
+  // Over decode requests, each layer counted.
+  std::int64_t requests = 0;
+  std::int64_t sparse_requests = 0;
+  double context_tokens = 0.0;
+  double attended_tokens = 0.0;
+  double coverage = 0.0;
+  double completed_pages = 0.0;
+  std::int64_t score_bytes = 0;
+  std::int64_t attend_bytes = 0;
+  std::int64_t complete_bytes = 0;
+  std::int64_t dense_bytes = 0;
+  std::int64_t last_context_tokens = 0;
+
+  std::int64_t summarized_pages = 0;        // (page, layer)
+  std::int64_t restored_pages = 0;          // of these, in bulk, of a cache that others had filled
+  std::int64_t not_finite_records = 0;
+  std::int64_t stale_events = 0;            // nodes seen to change keys in place
+  std::int64_t canary_hits = 0;             // steps in which keys had changed unseen
+  std::int64_t adoptions = 0;
+  std::int64_t summary_bytes = 0;           // in use
+  std::int64_t cache_bytes = 0;             // of the caches that have summaries, in f16
+
+  double summarize_seconds = 0.0;
+  double restore_seconds = 0.0;
+  double prefill_seconds = 0.0;
+  double decode_seconds = 0.0;
+};
+
+/// Lines that are said at most once.
+enum class Notice { kCallFailed, kNodeChanged, kRefused, kStatus, kGpu, kEntryFailed };
+
+class Reporter {
+ public:
+  /// Runs `update` on the counters.
+  template <class Update>
+  void count(Update update) {
+    const std::lock_guard lock(mutex_);
+    update(counters_);
+  }
+  [[nodiscard]] Counters counters();
+  /// Counts a declined node and says so the first time for each reason.
+  void declined(Decline reason, const char* node_name) noexcept;
+  void say_once(Notice notice, const std::string& line) noexcept;
+
+  [[nodiscard]] std::string json();
+  [[nodiscard]] std::string summary();
+  /// At exit: the statistics file and the summary, if asked for.
+  void finish(const Settings& settings) noexcept;
+
+ private:
+  std::mutex mutex_;
+  Counters counters_;
+  std::uint64_t said_ = 0;
+  std::uint64_t said_declines_ = 0;
+};
+
+Reporter& reporter() noexcept;
+
+}  // namespace locks::llamacpp

@@ -1,0 +1,144 @@
+#include "settings.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "locks/page_summary.h"
+
+namespace locks::llamacpp {
+namespace {
+
+constexpr std::array kNames{
+    SettingName{"budget_tokens", "a whole number from 1 to 1000000000"},
+    SettingName{"sink_tokens", "a whole number from 0 to 1000000000"},
+    SettingName{"recent_tokens", "a whole number from 0 to 1000000000"},
+    SettingName{"part_tokens", "1, 2, 4, 8 or 16 (whole pages)"},
+    SettingName{"format", "the name of a summary format"},
+    SettingName{"completion", "a number from 0 (none) to 1"},
+    SettingName{"min_context", "a whole number from 0 to 1000000000"},
+    SettingName{"selector", "locks or dense"},
+    SettingName{"prefill", "on or off"},
+    SettingName{"stats", "the path of the file to write at exit"},
+    SettingName{"report", "0 (nothing) or 1 (a summary at exit)"},
+    SettingName{"off", "0 or 1"},
+};
+constexpr std::string_view kPrefix = "LOCKS_";
+constexpr std::string_view kConfigVariable = "LOCKS_CONFIG";
+constexpr std::string_view kTargetVariable = "LOCKS_CPU_TARGET";  // the library reads it
+constexpr std::streamsize kMaxFileBytes = 65536;
+
+std::string upper(std::string_view key) {
+  std::string name(kPrefix);
+  for (const char c : key) name += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return name;
+}
+
+[[noreturn]] void refuse(const std::string& origin, std::string_view value, std::string_view expected) {
+  throw std::invalid_argument(origin + " is '" + std::string(value.substr(0, 80)) + "'; it may be " + std::string(expected));
+}
+
+int whole_number(std::string_view value, int least, const std::string& origin, std::string_view expected) {
+  constexpr int kMost = 1000000000;
+  int number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  const bool fits = error == std::errc() && end == value.data() + value.size() && number >= least && number <= kMost;
+  if (!fits) refuse(origin, value, expected);
+  return number;
+}
+
+float fraction(std::string_view value, const std::string& origin, std::string_view expected) {
+  float number = 0.0F;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  const bool fits = error == std::errc() && end == value.data() + value.size() && number >= 0.0F && number <= 1.0F;
+  if (!fits) refuse(origin, value, expected);
+  return number;
+}
+
+bool one_of_two(std::string_view value, std::string_view no, std::string_view yes, const std::string& origin,
+                std::string_view expected) {
+  if (value != no && value != yes) refuse(origin, value, expected);
+  return value == yes;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("LOCKS_CONFIG: cannot read " + path);
+  std::string text(kMaxFileBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.gcount() > kMaxFileBytes) throw std::runtime_error("LOCKS_CONFIG: " + path + " is larger than 64 KiB");
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+}  // namespace
+
+std::span<const SettingName> setting_names() noexcept { return kNames; }
+
+void apply_setting(Settings& settings, std::string_view key, std::string_view value, const std::string& origin) {
+  std::string_view expected;
+  for (const SettingName& name : kNames) {
+    if (name.key == key) expected = name.expected;
+  }
+  if (expected.empty()) {
+    std::string known;
+    for (const SettingName& name : kNames) known += (known.empty() ? "" : ", ") + upper(name.key);
+    throw std::invalid_argument(origin + " is not a setting; known are " + known + ", LOCKS_CONFIG and LOCKS_CPU_TARGET");
+  }
+  SelectConfig& select = settings.decode.select;
+  if (key == "budget_tokens") select.budget_tokens = whole_number(value, 1, origin, expected);
+  if (key == "sink_tokens") select.sink_tokens = whole_number(value, 0, origin, expected);
+  if (key == "recent_tokens") select.recent_tokens = whole_number(value, 0, origin, expected);
+  if (key == "part_tokens") {
+    const int tokens = whole_number(value, 1, origin, expected);
+    if (tokens > kPageTokens || (tokens & (tokens - 1)) != 0) refuse(origin, value, expected);
+    select.part_tokens = tokens;
+  }
+  if (key == "format") {
+    try {
+      settings.decode.format = &find_format(value);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(origin + ": " + error.what());
+    }
+  }
+  if (key == "completion") select.completion_fraction = fraction(value, origin, expected);
+  if (key == "min_context") settings.decode.min_context_tokens = whole_number(value, 0, origin, expected);
+  if (key == "selector") settings.dense = one_of_two(value, "locks", "dense", origin, expected);
+  if (key == "prefill") settings.prefill = one_of_two(value, "off", "on", origin, expected);
+  if (key == "stats") settings.statistics_path = value;
+  if (key == "report") settings.report = one_of_two(value, "0", "1", origin, expected) ? Report::kSummary : Report::kNothing;
+  if (key == "off") settings.off = one_of_two(value, "0", "1", origin, expected);
+}
+
+Settings read_settings(const char* const* environment) {
+  Settings settings;
+  std::string_view config;
+  for (const char* const* entry = environment; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (text.size() > kConfigVariable.size() && text.starts_with(kConfigVariable) && text[kConfigVariable.size()] == '=') {
+      config = text.substr(kConfigVariable.size() + 1);
+    }
+  }
+  if (!config.empty()) apply_json(settings, read_file(std::string(config)), std::string(config));
+
+  for (const char* const* entry = environment; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (!text.starts_with(kPrefix)) continue;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view name = text.substr(0, equals);
+    if (name == kConfigVariable || name == kTargetVariable) continue;
+    std::string key(name.substr(kPrefix.size()));
+    for (char& c : key) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    apply_setting(settings, key, text.substr(equals + 1), std::string(name));
+  }
+  check_select_config(settings.decode.select);
+  if (settings.dense) settings.decode.min_context_tokens = std::numeric_limits<int>::max();
+  return settings;
+}
+
+}  // namespace locks::llamacpp
