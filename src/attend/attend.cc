@@ -106,7 +106,9 @@ void merge_partials(const AttendArgs& args, int request, int list, int num_threa
     for (int head = 0; head < group; ++head) {
       float* const partial = partials + std::int64_t{first_in_row + head} * attend_work::state_floats(head_dim);
       float* const state = states.at(request, list * group + head, 0);
-      attend_work::merge({state, state + 1, state + 2}, {partial + head_dim, partial + head_dim + 1, partial}, head_dim);
+      float sum = 0.0F;
+      for (int part = 0; part < attend_work::kSumParts; ++part) sum += partial[head_dim + part];
+      attend_work::merge({state, state + 1, state + 2}, {&attend_work::state_max(partial, head_dim), &sum, partial}, head_dim);
     }
   }
 }

@@ -15,8 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace locks::HWY_NAMESPACE {
 
-/// Hands out the rows of a piece, a chunk after the other. Tokens of short entries share a chunk; if dense, the KV heads
-/// of a page follow each other.
+/// Hands out the rows of a piece, a chunk after the other. Tokens of short entries share a chunk. If dense, the KV heads of
+/// the same pages follow each other.
 class ChunkReader {
  public:
   ChunkReader(const AttendArgs& args, const attend_work::Piece& piece)
@@ -29,17 +29,20 @@ class ChunkReader {
   void next(Chunk& chunk) {
     chunk.tokens = 0;
     chunk.kv_head = kv_head_;
+    const int first_entry = entry_;
     while (chunk.tokens < kChunkTokens && entry_ < piece_.end_entry) {
       take(chunk);
       if (mask_ != 0) return;
-      if (dense_ && ++kv_head_ < args_.geometry.kv_heads) {
-        mask_ = attend_work::entry(args_, piece_.request, piece_.list, entry_).mask;
-        return;
-      }
-      if (dense_) kv_head_ = 0;
       ++entry_;
       load_entry();
-      if (dense_) return;
+    }
+    if (dense_ && chunk.tokens > 0) {
+      if (++kv_head_ < args_.geometry.kv_heads) {
+        entry_ = first_entry;
+        load_entry();
+      } else {
+        kv_head_ = 0;
+      }
     }
   }
 
@@ -75,6 +78,7 @@ class ChunkReader {
   std::int64_t page_ = 0;
   std::uint32_t mask_ = 0;  // tokens of the entry that are not handed out yet
 };
+static_assert(kChunkTokens % kPageTokens == 0, "a dense chunk is whole pages: the next KV head starts where this one did");
 
 void attend_piece(const AttendArgs& args, const attend_work::Piece& piece) {
   using LogitsKernel = void (*)(const Chunk&, const Chunk&, const Heads&, float*);

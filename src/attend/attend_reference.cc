@@ -64,10 +64,11 @@ void attend_head(const AttendArgs& args, const attend_work::Piece& piece, int kv
     sum += weight;
     for (int dim = 0; dim < head_dim; ++dim) out[dim] += weight * element(args.values.dtype, value, dim);
   });
-  state[head_dim] = static_cast<float>(max);
-  // The max is kept as a float: what it lost by rounding goes into the sums' common factor.
-  const double factor = max == kNone ? 1.0 : std::exp(max - state[head_dim]);
-  state[head_dim + 1] = static_cast<float>(sum * factor);
+  const auto stored_max = static_cast<float>(max);
+  attend_work::state_max(state, head_dim) = stored_max;
+  // What the max lost by rounding goes into the sums' common factor.
+  const double factor = max == kNone ? 1.0 : std::exp(max - stored_max);
+  state[head_dim] = static_cast<float>(sum * factor);
   for (int dim = 0; dim < head_dim; ++dim) state[dim] = static_cast<float>(out[dim] * factor);
 }
 

@@ -14,6 +14,8 @@
 
 namespace locks::attend_work {
 
+inline constexpr int kChunkTokens = 32;  // attended at a time; their rows and the next ones should fit the L1 cache
+
 /// The entries [first_entry, end_entry) of one row, and the partial states that they go to.
 struct Piece {
   int request = 0;
@@ -23,8 +25,11 @@ struct Piece {
   float* states = nullptr;  // of the row's query heads, state_floats apart
 };
 
-/// One partial state: sum of weights * value [head_dim], then max and sum of weights.
-[[nodiscard]] constexpr int state_floats(int head_dim) noexcept { return head_dim + 16; }  // keeps 64-byte alignment
+/// One partial state: sum of weights * value [head_dim], then the sum of weights in 16 parts, then the max. Vectors of any
+/// length add their lanes to the parts; only merging adds those up. Padded to keep 64-byte alignment.
+[[nodiscard]] constexpr int state_floats(int head_dim) noexcept { return head_dim + 32; }
+inline constexpr int kSumParts = 16;
+[[nodiscard]] inline float& state_max(float* state, int head_dim) noexcept { return state[head_dim + kSumParts]; }
 
 /// Rows that a thread wrote partial states of, [first, end).
 struct alignas(64) RowInterval {
@@ -96,7 +101,7 @@ void for_each_piece(const AttendArgs& args, Team team, const Visit& visit) {
       for (int head = 0; head < heads_per_row(args); ++head) {
         float* const state = states + std::int64_t{head} * state_floats(head_dim);
         for (int i = 0; i < state_floats(head_dim); ++i) state[i] = 0.0F;
-        state[head_dim] = -std::numeric_limits<float>::infinity();
+        state_max(state, head_dim) = -std::numeric_limits<float>::infinity();
       }
       const int first_entry = first > begin ? entry_of_token(args, request, list, first - begin) : 0;
       const int end_entry = end < begin + tokens ? entry_of_token(args, request, list, end - begin)

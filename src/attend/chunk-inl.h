@@ -1,4 +1,4 @@
-// The arithmetic of exact attention: up to 16 tokens at a time, for all query heads that share their rows.
+// The arithmetic of exact attention: a chunk of tokens at a time, for all query heads that share their rows.
 // Included by the SIMD sources, once per target (dispatch.h).
 #if defined(LOCKS_ATTEND_CHUNK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKS_ATTEND_CHUNK_INL_H_
@@ -21,11 +21,11 @@ HWY_BEFORE_NAMESPACE();
 namespace locks::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr int kChunkTokens = 16;
+using attend_work::kChunkTokens;
 inline constexpr int kMaxHeads = 64;   // of one chunk: the softmax of a larger group is done in parts
 inline constexpr int kTileHeads = 4;   // that share one conversion of a row to float
 
-/// Rows of up to 16 tokens of one KV head, from any pages.
+/// Rows of some tokens of one KV head, from any pages.
 struct Chunk {
   int tokens = 0;
   int kv_head = 0;
@@ -78,18 +78,39 @@ HWY_INLINE void sum_lanes_of_four(FloatVec a, FloatVec b, FloatVec c, FloatVec d
 /// Dot products of 4 tokens (or 2: with 16 registers, 4 heads leave room for no more) with kHeads queries.
 template <DType kType, int kHeads, int kTokens>
 HWY_INLINE void dot_tile(const std::byte* const* rows, const float* HWY_RESTRICT queries, std::int64_t query_stride, int head_dim,
-                         float* HWY_RESTRICT logits /* [kHeads, 16] */) {
+                         float* HWY_RESTRICT logits /* [kHeads, kChunkTokens] */) {
   const FloatTag df;
+  constexpr int kStep = kType == DType::kQ8_0 ? kQ8BlockElements : 16;  // dimensions; both divide head_dim
   FloatVec sum[kHeads][kTokens];
   for (auto& head : sum) {
     for (auto& vec : head) vec = hn::Zero(df);
   }
-  for (int dim = 0; dim < head_dim; dim += kLanes) {
-    FloatVec query[kHeads];
-    for (int head = 0; head < kHeads; ++head) query[head] = hn::LoadU(df, queries + head * query_stride + dim);
-    for (int token = 0; token < kTokens; ++token) {
-      const FloatVec key = load_values<kType>(rows[token], dim);
-      for (int head = 0; head < kHeads; ++head) sum[head][token] = hn::MulAdd(key, query[head], sum[head][token]);
+  for (int dim = 0; dim < head_dim; dim += kStep) {
+    if constexpr (kType == DType::kQ8_0) {
+      Q8Scale scale[kTokens];
+      const std::byte* codes[kTokens];
+      for (int token = 0; token < kTokens; ++token) {
+        const std::byte* const block = rows[token] + dim / kQ8BlockElements * kQ8BlockBytes;
+        scale[token] = load_q8_scale(block);
+        codes[token] = block + 2;
+      }
+      for (int i = 0; i < kStep; i += kLanes) {
+        FloatVec query[kHeads];
+        for (int head = 0; head < kHeads; ++head) query[head] = hn::LoadU(df, queries + head * query_stride + dim + i);
+        for (int token = 0; token < kTokens; ++token) {
+          const FloatVec key = load_q8_values(codes[token] + i, scale[token]);
+          for (int head = 0; head < kHeads; ++head) sum[head][token] = hn::MulAdd(key, query[head], sum[head][token]);
+        }
+      }
+    } else {
+      for (int i = 0; i < kStep; i += kLanes) {
+        FloatVec query[kHeads];
+        for (int head = 0; head < kHeads; ++head) query[head] = hn::LoadU(df, queries + head * query_stride + dim + i);
+        for (int token = 0; token < kTokens; ++token) {
+          const FloatVec key = load_values<kType>(rows[token], dim + i);
+          for (int head = 0; head < kHeads; ++head) sum[head][token] = hn::MulAdd(key, query[head], sum[head][token]);
+        }
+      }
     }
   }
   if constexpr (kTokens == 4) {
@@ -126,7 +147,7 @@ HWY_INLINE void dot_heads(const Chunk& chunk, const Chunk& next, bool prefetch, 
 /// The smallest number of equal parts of at most kTileHeads; their sizes differ by one at most.
 HWY_INLINE int tile_end(int heads, int tile, int tiles) { return heads * (tile + 1) / tiles; }
 
-/// Unscaled logits [heads, 16] of a chunk; starts to read the next chunk's keys.
+/// Unscaled logits [heads, kChunkTokens] of a chunk; starts to read the next chunk's keys.
 template <DType kType>
 HWY_NOINLINE void chunk_logits(const Chunk& chunk, const Chunk& next, const Heads& heads, float* HWY_RESTRICT logits) {
   const int tiles = (heads.count + kTileHeads - 1) / kTileHeads;
@@ -142,35 +163,60 @@ HWY_NOINLINE void chunk_logits(const Chunk& chunk, const Chunk& next, const Head
   }
 }
 
-/// Logits to weights exp(logit - max), in place, and the states' max and sum; `rescale` is what the old sums lose by.
-/// A max of -infinity (nothing seen but logits of -infinity) leaves weights of 0.
+/// The states' max grows to cover the scaled logits of a chunk, and their sums shrink by what `rescale` says.
+inline HWY_NOINLINE void grow_max(const Heads& heads, int padded, const float* HWY_RESTRICT logits, float* HWY_RESTRICT rescale) {
+  const FloatTag df;
+  for (int head = 0; head < heads.count; ++head) {
+    float* const state = heads.states + std::int64_t{head} * attend_work::state_floats(heads.head_dim);
+    float& max = attend_work::state_max(state, heads.head_dim);
+    FloatVec largest = hn::Set(df, max);
+    for (int token = 0; token < padded; token += kLanes) {
+      const FloatVec logit = hn::LoadU(df, logits + head * kChunkTokens + token);
+      largest = hn::IfThenElse(hn::Gt(logit, largest), logit, largest);  // a NaN is passed over here, and kept by exp
+    }
+    const float new_max = hn::GetLane(hn::MaxOfLanes(df, largest));
+    rescale[head] = new_max == max ? 1.0F : hn::GetLane(softmax_exp(df, hn::Set(df, max - new_max)));
+    max = new_max;
+    float* const parts = state + heads.head_dim;
+    hn::StoreU(hn::Mul(hn::LoadU(df, parts), hn::Set(df, rescale[head])), df, parts);
+  }
+}
+
+/// Logits to weights exp(logit - max), in place, and the states' max and sum of weights; the weighted sums of values are
+/// still to be multiplied by `rescale`. While the max is -infinity, nothing seen but logits of -infinity, weights are 0.
 inline HWY_NOINLINE void chunk_softmax(const Heads& heads, int tokens, float* HWY_RESTRICT logits, float* HWY_RESTRICT rescale) {
   const FloatTag df;
   constexpr float kNone = -std::numeric_limits<float>::infinity();
+  const int state_floats = attend_work::state_floats(heads.head_dim);
+  const int padded = (tokens + kLanes - 1) / kLanes * kLanes;
   const FloatVec scale = hn::Set(df, heads.softmax_scale);
+  bool grows = false;
   for (int head = 0; head < heads.count; ++head) {
     float* const row = logits + head * kChunkTokens;
-    float* const max_and_sum = heads.states + head * attend_work::state_floats(heads.head_dim) + heads.head_dim;
-    for (int token = tokens; token < kChunkTokens; ++token) row[token] = kNone;
-    FloatVec largest = hn::Set(df, kNone);
-    for (int token = 0; token < kChunkTokens; token += kLanes) {
+    const FloatVec max = hn::Set(df, attend_work::state_max(heads.states + std::int64_t{head} * state_floats, heads.head_dim));
+    auto covered = hn::Eq(scale, scale);
+    for (int token = 0; token < padded; token += kLanes) {
       const FloatVec logit = hn::Mul(hn::LoadU(df, row + token), scale);
       hn::StoreU(logit, df, row + token);
-      largest = hn::IfThenElse(hn::Gt(logit, largest), logit, largest);  // a NaN is passed over here, and kept by exp
+      covered = hn::And(covered, hn::Le(logit, max));
     }
-    const float old_max = max_and_sum[0];
-    const float max = std::max(old_max, hn::GetLane(hn::MaxOfLanes(df, largest)));
-    const float reference = max == kNone ? 0.0F : max;
-    const FloatVec shift = hn::Set(df, reference);
-    FloatVec sum = hn::Zero(df);
-    for (int token = 0; token < kChunkTokens; token += kLanes) {
-      const FloatVec weight = softmax_exp(df, hn::Sub(hn::LoadU(df, row + token), shift));
+    grows |= !hn::AllTrue(df, covered);
+    rescale[head] = 1.0F;
+    for (int token = tokens; token < padded; ++token) row[token] = kNone;
+  }
+  if (grows) grow_max(heads, padded, logits, rescale);
+  for (int head = 0; head < heads.count; ++head) {
+    float* const row = logits + head * kChunkTokens;
+    float* const state = heads.states + std::int64_t{head} * state_floats;
+    const float max = attend_work::state_max(state, heads.head_dim);
+    const FloatVec reference = hn::Set(df, max == kNone ? 0.0F : max);
+    FloatVec sum = hn::LoadU(df, state + heads.head_dim);
+    for (int token = 0; token < padded; token += kLanes) {
+      const FloatVec weight = softmax_exp(df, hn::Sub(hn::LoadU(df, row + token), reference));
       hn::StoreU(weight, df, row + token);
       sum = hn::Add(sum, weight);
     }
-    rescale[head] = old_max == max ? 1.0F : hn::GetLane(softmax_exp(df, hn::Set(df, old_max - max)));
-    max_and_sum[0] = max;
-    max_and_sum[1] = max_and_sum[1] * rescale[head] + hn::GetLane(hn::SumOfLanes(df, sum));
+    hn::StoreU(sum, df, state + heads.head_dim);
   }
 }
 
@@ -187,7 +233,7 @@ HWY_INLINE void weigh_tile(const Chunk& chunk, int dim, const float* HWY_RESTRIC
   for (int token = 0; token < chunk.tokens; ++token) {
     const std::byte* const row = chunk.values[token];
     FloatVec value[kVecs];
-    for (int i = 0; i < kVecs; ++i) value[i] = load_values<kType>(row, dim + i * kLanes);
+    load_values<kType>(row, dim, value);
     for (int head = 0; head < kHeads; ++head) {
       const FloatVec weight = hn::Set(df, weights[head * kChunkTokens + token]);
       for (int i = 0; i < kVecs; ++i) sum[head][i] = hn::MulAdd(value[i], weight, sum[head][i]);

@@ -1,13 +1,14 @@
-#include "attend/backends.h"
 #include "attend/attend_work.h"
+#include "attend/backends.h"
 #include "locks/attend.h"
 
 namespace locks {
 
 std::size_t complete_scratch_floats(int head_dim, int heads) noexcept {
   const auto count = static_cast<std::size_t>(heads);
-  const std::size_t rows = std::size_t{kPageTokens} * static_cast<std::size_t>(head_dim);
-  return count * static_cast<std::size_t>(attend_work::state_floats(head_dim)) + rows + count * (2 * kPageTokens + 2);
+  const auto rows = static_cast<std::size_t>(attend_work::kChunkTokens);
+  const auto state = static_cast<std::size_t>(attend_work::state_floats(head_dim));
+  return count * state + rows * static_cast<std::size_t>(head_dim) + count * (rows + kPageTokens + 2);
 }
 
 void complete(const CompleteArgs& args, SoftmaxStates states, Target target) {

@@ -37,7 +37,7 @@ class Completion {
     rows_ = heads_.states + states;
     weights_ = rows_ + kChunkTokens * args.head_dim;
     token_weights_ = weights_ + heads * kChunkTokens;
-    reference_ = token_weights_ + heads * kChunkTokens;
+    reference_ = token_weights_ + heads * kPageTokens;
     ones_ = reference_ + heads;
     std::fill_n(heads_.states, states, 0.0F);
     std::fill_n(ones_, heads, 1.0F);
@@ -228,8 +228,8 @@ class Completion {
   const ValueLayout values_;
   Heads heads_;
   Chunk chunk_;
-  float* rows_ = nullptr;           // [16, head_dim]
-  float* weights_ = nullptr;        // [heads, 16], of the rows
+  float* rows_ = nullptr;           // [kChunkTokens, head_dim]
+  float* weights_ = nullptr;        // [heads, kChunkTokens], of the rows
   float* token_weights_ = nullptr;  // [heads, 16]
   float* reference_ = nullptr;      // [heads]
   float* ones_ = nullptr;           // [heads]
