@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <stdexcept>
 #include <string>
 
@@ -86,19 +87,25 @@ class Prompt {
   void expect_matches(const std::vector<float>& got, const std::vector<float>& want) const {
     double worst = 0.0;
     std::string report;
-    for (int row = 0; row < rows_; ++row) {
-      // Bounds cost as much as the reference itself: of long prompts take every seventh row and the last ones.
-      if (rows_ > 100 && row % 7 != 0 && row + 3 < rows_) continue;
-      for (int head = 0; head < heads_; ++head) {
-        const Weights weights = weigh(row, head);
+    std::vector<float> keys;
+    std::vector<float> values;
+    for (int head = 0; head < heads_; ++head) {
+      if (head % shape_.group == 0) {
+        keys = gathered(keys_, head / shape_.group);
+        values = gathered(values_, head / shape_.group);
+      }
+      for (int row = 0; row < rows_; ++row) {
+        // Bounds cost as much as the reference itself: of long prompts take every seventh row and the last ones.
+        if (rows_ > 50 && row % 7 != 0 && row + 3 < rows_) continue;
+        const Weights weights = weigh(row, head, keys);
         for (int dim = 0; dim < shape_.head_dim; ++dim) {
           const double wanted = want[at(row, head, dim)];
-          const double bound = error_bound(weights, head / shape_.group, dim, wanted);
+          const double bound = error_bound(weights, values, dim, wanted);
           const double error = std::abs(got[at(row, head, dim)] - wanted);
           if (error <= worst * bound) continue;
           worst = error / bound >= 0.0 ? error / bound : std::numeric_limits<double>::infinity();
-          report = "row " + std::to_string(row) + " head " + std::to_string(head) + " dim " + std::to_string(dim) + ": got " +
-                   std::to_string(got[at(row, head, dim)]) + ", want " + std::to_string(wanted) + ", bound " +
+          report = "row " + std::to_string(row) + " head " + std::to_string(head) + " dim " + std::to_string(dim) +
+                   ": got " + std::to_string(got[at(row, head, dim)]) + ", want " + std::to_string(wanted) + ", bound " +
                    std::to_string(bound);
         }
       }
@@ -116,7 +123,18 @@ class Prompt {
     double least_total = 0.0;  // with every weight as small as its error allows
   };
 
-  [[nodiscard]] Weights weigh(int row, int head) const {
+  /// [context, head_dim] of one KV head.
+  [[nodiscard]] std::vector<float> gathered(const test::CacheData& cache, int kv_head) const {
+    std::vector<float> all;
+    for (int token = 0; token < context_; ++token) {
+      for (int dim = 0; dim < shape_.head_dim; ++dim) {
+        all.push_back(cache.value(page(token), token % kPageTokens, kv_head, dim));
+      }
+    }
+    return all;
+  }
+
+  [[nodiscard]] Weights weigh(int row, int head, const std::vector<float>& keys) const {
     const int tokens = row_tokens_[row];
     const double scale = 1.0 / std::sqrt(static_cast<double>(shape_.head_dim));
     std::vector<double> logits(tokens);
@@ -125,8 +143,8 @@ class Prompt {
     double largest_size = 0.0;
     for (int token = 0; token < tokens; ++token) {
       for (int dim = 0; dim < shape_.head_dim; ++dim) {
-        const double product = static_cast<double>(queries_[at(row, head, dim)]) *
-                               keys_.value(page(token), token % kPageTokens, head / shape_.group, dim) * scale;
+        const double product =
+            static_cast<double>(queries_[at(row, head, dim)]) * keys[token * shape_.head_dim + dim] * scale;
         logits[token] += product;
         sizes[token] += std::abs(product);
       }
@@ -145,14 +163,14 @@ class Prompt {
     }
     return weights;
   }
-  [[nodiscard]] double error_bound(const Weights& weights, int kv_head, int dim, double wanted) const {
+  [[nodiscard]] double error_bound(const Weights& weights, const std::vector<float>& values, int dim, double wanted) const {
     double moved = 0.0;
     double low = std::numeric_limits<double>::infinity();
     double high = -low;
     double sizes = 0.0;
     const auto tokens = static_cast<int>(weights.weight.size());
     for (int token = 0; token < tokens; ++token) {
-      const double value = values_.value(page(token), token % kPageTokens, kv_head, dim);
+      const double value = values[token * shape_.head_dim + dim];
       moved += weights.error[token] * std::abs(value - wanted);
       sizes += weights.weight[token] * std::abs(value);
       low = std::min(low, value);
@@ -219,8 +237,8 @@ TEST_P(PrefillTest, MatchesReferenceForEveryLayout) {
        {test::Layout::kTokenMajor, test::Layout::kHeadMajor, test::Layout::kGaps, test::Layout::kScattered}) {
     for (const int block_tokens : {16, 32, 64}) {
       if (layout == test::Layout::kScattered && block_tokens != 16) continue;
-      expect_matches_reference({.keys = DType::kQ8_0, .values = DType::kBF16, .layout = layout, .block_tokens = block_tokens},
-                               ascending(7, 130));
+      expect_matches_reference(
+          {.keys = DType::kQ8_0, .values = DType::kBF16, .layout = layout, .block_tokens = block_tokens}, ascending(7, 130));
     }
   }
 }
@@ -265,18 +283,52 @@ TEST_P(PrefillTest, LogitsOfThousandsAreNoTrouble) {
   }
 }
 
-/// Every logit may lie a hundred octaves below or above the ones of the blocks before it.
+/// Logits of one row that rise or fall from block to block by hundreds, around 0 or far from it.
 TEST_P(PrefillTest, LogitsMayRiseOrFallAllAlong) {
-  for (const double direction : {-1.0, 1.0}) {
-    Prompt prompt({.kv_heads = 1, .group = 1, .keys = DType::kF32, .values = DType::kF32}, ascending(3, 600));
-    for (int token = 0; token < 603; ++token) {
-      for (int dim = 0; dim < 64; ++dim) {
-        const double query = prompt.query(2, 0, dim);
-        const float key = static_cast<float>(query * direction * (token - 300.0) / 64.0);
-        prompt.keys().set_value(prompt.page(token), token % kPageTokens, 0, dim, key);
+  for (const int direction : {-1, 1}) {
+    for (const int turn : {-500, 300, 1100}) {
+      Prompt prompt({.kv_heads = 1, .group = 1, .keys = DType::kF32, .values = DType::kF32}, ascending(3, 600));
+      for (int token = 0; token < 603; ++token) {
+        for (int dim = 0; dim < 64; ++dim) {
+          const float key = prompt.query(2, 0, dim) * static_cast<float>(direction * (token - turn)) / 8.0F;
+          prompt.keys().set_value(prompt.page(token), token % kPageTokens, 0, dim, key);
+        }
       }
+      prompt.expect_matches(prompt.run(GetParam()), prompt.run(Target::kReference));
     }
-    prompt.expect_matches(prompt.run(GetParam()), prompt.run(Target::kReference));
+  }
+}
+
+/// Two tokens, logits 0 and x, values 0 and 1: the result is w / (1 + w), w = exp(x), with no other rounding than x's own
+/// (2 units of it), the exponential's (2e-7) and a few of the sum, the quotient and the product.
+TEST_P(PrefillTest, WeightsAreAccurate) {
+  constexpr int kRows = 4001;
+  test::CacheData keys(DType::kF32, test::Layout::kTokenMajor, 1, 1, 64, 16, test::Content::kZero, 1);
+  test::CacheData values(DType::kF32, test::Layout::kTokenMajor, 1, 1, 64, 16, test::Content::kZero, 1);
+  keys.set_value(0, 1, 0, 9, 1.0F);
+  values.set_value(0, 1, 0, 0, 1.0F);
+  std::vector<float> queries(kRows * 64);
+  for (int row = 0; row < kRows; ++row) queries[row * 64 + 9] = static_cast<float>(row - 3700) / 43.0F;
+  std::vector<float> out(queries.size());
+  const std::vector<std::int32_t> blocks{0};
+  const std::vector<std::int32_t> row_tokens(kRows, 2);
+  PrefillArgs args;
+  args.geometry = {64, 1, 1, 1.0F};
+  args.queries = contiguous<const float>(queries.data(), kRows, 1, 64);
+  args.keys = keys.view();
+  args.values = values.view();
+  args.blocks = blocks;
+  args.row_tokens = row_tokens;
+  args.out = contiguous(out.data(), kRows, 1, 64);
+  test::Workspace workspace(prefill_workspace_bytes(args.geometry, 1));
+  args.workspace = workspace.span();
+  check_prefill(args);
+  prefill(args, Team{}, GetParam());
+  for (int row = 0; row < kRows; ++row) {
+    const double x = queries[row * 64 + 9];
+    const double want = std::exp(x) / (1.0 + std::exp(x));
+    const double bound = want * (2 * kUnit * std::abs(x) + 2e-7 + 4 * kUnit);
+    ASSERT_NEAR(out[row * 64], want, bound) << "x = " << x;
   }
 }
 
@@ -383,9 +435,10 @@ TEST(PrefillCheck, NamesTheArgument) {
             "row_tokens[2]: expected 1 to 48 tokens (3 blocks), got 49");
   const std::vector<std::int32_t> blocks{0, 4000, 1};
   EXPECT_EQ(refusal([&](PrefillArgs& args) { args.blocks = blocks; }).substr(0, 10), "blocks[1]:");
-  EXPECT_EQ(refusal([](PrefillArgs& args) { args.queries.shape[1] = 5; }),
-            "queries: expected [row_tokens, query_heads, head_dim] = [4, 6, 64] with a contiguous last axis, got [4, 5, 64] with "
-            "last stride 1");
+  EXPECT_EQ(
+      refusal([](PrefillArgs& args) { args.queries.shape[1] = 5; }),
+      "queries: expected [row_tokens, query_heads, head_dim] = [4, 6, 64] with a contiguous last axis, got [4, 5, 64] with "
+      "last stride 1");
   EXPECT_EQ(refusal([](PrefillArgs& args) { args.out.stride[2] = 2; }).substr(0, 4), "out:");
   EXPECT_EQ(refusal([](PrefillArgs& args) { args.out.shape[0] = 3; }).substr(0, 4), "out:");
   EXPECT_EQ(refusal([](PrefillArgs& args) { args.keys.data = nullptr; }), "keys: expected data, got a null pointer");

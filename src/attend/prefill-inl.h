@@ -28,7 +28,7 @@ inline constexpr int kTileQueries = 4;
 #endif
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kPanel = kPanelVectors * kLanes;
-static_assert(prefill_stage::kBlockQueries % kTileQueries == 0 && kTileQueries <= prefill_stage::kMaxTileQueries);
+static_assert(prefill_stage::kMaxTileQueries % kTileQueries == 0);
 static_assert(prefill_stage::kBlockTokens % kPanel == 0 && kLanes <= prefill_stage::kMaxLanes);
 
 #if HWY_TARGET != HWY_SCALAR
@@ -40,7 +40,8 @@ HWY_INLINE void store_blocks(D d, hn::Vec<D> v, float* to, std::ptrdiff_t row_st
   } else {
     const hn::Half<D> half;
     store_blocks(half, hn::LowerHalf(half, v), to, row_stride);
-    store_blocks(half, hn::UpperHalf(half, v), to + static_cast<std::ptrdiff_t>(hn::MaxLanes(d)) / 2 * row_stride, row_stride);
+    store_blocks(half, hn::UpperHalf(half, v), to + static_cast<std::ptrdiff_t>(hn::MaxLanes(d)) / 2 * row_stride,
+                 row_stride);
   }
 }
 #endif
@@ -140,11 +141,15 @@ HWY_INLINE void multiply_tile(const float* HWY_RESTRICT left, const float* HWY_R
   }
 }
 
-/// 2^x for x <= 127: 0 below -126.5, not a number for one. With n = round(x), the polynomial of x - n was fitted with its
-/// constant fixed at 1 and misses 2^(x - n) by at most 9.2e-8 of it; with rounding the relative error stays below 2e-7.
+/// 2^x for x <= 127: 0 below the normal range, whose products would be slow; not a number for one. With n = round(x), the
+/// polynomial of x - n was fitted with its constant fixed at 1 and misses 2^(x - n) by at most 9.2e-8 of it; with rounding
+/// the relative error stays below 2e-7.
 HWY_INLINE FloatVec power_of_two(FloatVec x) {
   const FloatTag d;
-  const hn::RebindToSigned<FloatTag> di;
+#if HWY_TARGET == HWY_AVX3
+  const __mmask16 normal = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
+  const FloatVec part{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+#else
 #if HWY_TARGET == HWY_SCALAR
   x = hn::IfThenElse(hn::Lt(x, hn::Set(d, -127.0F)), hn::Set(d, -127.0F), x);
 #else
@@ -154,13 +159,19 @@ HWY_INLINE FloatVec power_of_two(FloatVec x) {
   const FloatVec shift = hn::Set(d, 12582912.0F + 127.0F);
   const FloatVec shifted = hn::Add(x, shift);
   const FloatVec part = hn::Sub(x, hn::Sub(shifted, shift));
+#endif
   FloatVec p = hn::Set(d, 0.0013264727F);
   p = hn::MulAdd(p, part, hn::Set(d, 0.009671513F));
   p = hn::MulAdd(p, part, hn::Set(d, 0.055507336F));
   p = hn::MulAdd(p, part, hn::Set(d, 0.24022242F));
   p = hn::MulAdd(p, part, hn::Set(d, 0.693147F));
   p = hn::MulAdd(p, part, hn::Set(d, 1.0F));
+#if HWY_TARGET == HWY_AVX3
+  return FloatVec{_mm512_maskz_scalef_ps(normal, p.raw, hn::Sub(x, part).raw)};
+#else
+  const hn::RebindToSigned<FloatTag> di;
   return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
+#endif
 }
 
 // A query's reference need not be its largest logit: weights of at most 2^kReferenceSlack lose nothing, and while the
@@ -170,7 +181,8 @@ inline constexpr float kNoReference = -3.0e38F;
 
 /// Logits (base 2) of `width` tokens, of which the query sees the first `limit`, become weights 2^(logit - reference), 0
 /// beyond the limit. Returns by what earlier sums have to be multiplied.
-HWY_INLINE float softmax_row(float* HWY_RESTRICT row, int width, int limit, float& reference, float* HWY_RESTRICT weight_sum) {
+HWY_INLINE float softmax_row(float* HWY_RESTRICT row, int width, int limit, float& reference,
+                             float* HWY_RESTRICT weight_sum) {
   const FloatTag d;
   for (int at = limit < 0 ? 0 : limit / kLanes * kLanes; at < width; at += kLanes) {
     const auto seen = hn::FirstN(d, static_cast<std::size_t>(HWY_MAX(limit - at, 0)));

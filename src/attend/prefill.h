@@ -2,7 +2,7 @@
 //
 // The query heads of one KV head see the same keys, so the unit of work is a query: query `i` of a KV head is row
 // i / group_size, head i % group_size of the group. A thread's share is a run of whole rows, cut by cost across KV heads,
-// and it takes them in blocks of at most kBlockQueries. A query's arithmetic does not depend on which others share its
+// and it takes them in blocks of at most block_queries. A query's arithmetic does not depend on which others share its
 // block, so the team's size changes no bit.
 #pragma once
 
@@ -12,31 +12,35 @@
 
 namespace locks::prefill_stage {
 
-inline constexpr int kBlockTokens = 128;  // keys and values unpacked at a time
-/// Queries that share unpacked keys and values: unpacking costs a few percent of attending with this many.
-inline constexpr int kBlockQueries = 384;
-inline constexpr int kMaxTileQueries = 12;  // of any target; divides kBlockQueries
+inline constexpr int kBlockTokens = 128;    // keys and values unpacked at a time
+inline constexpr int kMaxTileQueries = 12;  // of any target, each of which divides it
 inline constexpr int kMaxLanes = 16;
+
+/// Queries that share unpacked keys and values, 1536 at head_dim 64: with their outputs they take 768 KiB, which stream
+/// through once for every kBlockTokens, and unpacking costs 1 to 2 % of attending. A multiple of kMaxTileQueries and of
+/// kMaxLanes.
+[[nodiscard]] constexpr int block_queries(int head_dim) noexcept { return 98304 / head_dim / 48 * 48; }
 
 /// One thread's memory; every array begins on 64 bytes.
 struct Scratch {
   float* keys;           // [panels of tokens, head_dim, panel]
   float* values;         // [panels of dimensions, kBlockTokens, panel]
   float* queries;        // [tiles, head_dim, tile], scaled
-  float* outputs;        // [kBlockQueries, head_dim]: sums of weight * value
+  float* outputs;        // [block_queries, head_dim]: sums of weight * value
   float* weights;        // [kMaxTileQueries, kBlockTokens]: logits, then weights
-  float* weight_sums;    // [kBlockQueries, kMaxLanes]
-  float* references;     // [kBlockQueries]: weight = 2^(logit - reference)
-  std::int32_t* limits;  // [kBlockQueries]: tokens that the query sees
+  float* weight_sums;    // [block_queries, kLanes]
+  float* references;     // [block_queries]: weight = 2^(logit - reference)
+  std::int32_t* limits;  // [block_queries]: tokens that the query sees
 };
 
 [[nodiscard]] constexpr std::int64_t scratch_floats(int head_dim) noexcept {
-  return std::int64_t{2} * (kBlockTokens + kBlockQueries) * head_dim + kMaxTileQueries * kBlockTokens +
-         kBlockQueries * (kMaxLanes + 2);
+  const std::int64_t queries = block_queries(head_dim);
+  return 2 * (kBlockTokens + queries) * head_dim + kMaxTileQueries * kBlockTokens + queries * (kMaxLanes + 2);
 }
 
 [[nodiscard]] inline Scratch scratch_of(const PrefillArgs& args, int thread) noexcept {
   const int head_dim = args.geometry.head_dim;
+  const std::int64_t queries = block_queries(head_dim);
   float* next = reinterpret_cast<float*>(args.workspace.data()) + thread * scratch_floats(head_dim);
   const auto take = [&next](std::int64_t floats) {
     float* const taken = next;
@@ -46,12 +50,12 @@ struct Scratch {
   Scratch scratch{};
   scratch.keys = take(std::int64_t{kBlockTokens} * head_dim);
   scratch.values = take(std::int64_t{kBlockTokens} * head_dim);
-  scratch.queries = take(std::int64_t{kBlockQueries} * head_dim);
-  scratch.outputs = take(std::int64_t{kBlockQueries} * head_dim);
+  scratch.queries = take(queries * head_dim);
+  scratch.outputs = take(queries * head_dim);
   scratch.weights = take(kMaxTileQueries * kBlockTokens);
-  scratch.weight_sums = take(kBlockQueries * kMaxLanes);
-  scratch.references = take(kBlockQueries);
-  scratch.limits = reinterpret_cast<std::int32_t*>(take(kBlockQueries));
+  scratch.weight_sums = take(queries * kMaxLanes);
+  scratch.references = take(queries);
+  scratch.limits = reinterpret_cast<std::int32_t*>(take(queries));
   return scratch;
 }
 

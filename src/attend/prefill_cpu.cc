@@ -16,11 +16,10 @@ namespace locks::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace {
 
-using prefill_stage::kBlockQueries;
 using prefill_stage::kBlockTokens;
 using prefill_stage::Scratch;
 
-/// Up to kBlockQueries queries of one KV head: [first, first + count) in rows of group_size heads.
+/// Up to block_queries queries of one KV head: [first, first + count) in rows of group_size heads.
 struct QueryBlock {
   int kv_head;
   int first;
@@ -79,9 +78,9 @@ void attend_tile(const Scratch& scratch, int head_dim, int tile, int first_token
   const int width = (visible + kPanel - 1) / kPanel * kPanel;
   const float* const queries = scratch.queries + static_cast<std::ptrdiff_t>(first_query) * head_dim;
   for (int token = 0; token < width; token += kPanel) {
-    multiply_tile<kTileQueries, kPanelVectors, kTileQueries, 1>(
-        queries, scratch.keys + static_cast<std::ptrdiff_t>(token) * head_dim, head_dim, nullptr, scratch.weights + token,
-        kBlockTokens);
+    multiply_tile<kTileQueries, kPanelVectors, kTileQueries, 1>(queries,
+                                                                scratch.keys + static_cast<std::ptrdiff_t>(token) * head_dim,
+                                                                head_dim, nullptr, scratch.weights + token, kBlockTokens);
   }
   std::array<float, kTileQueries> rescale;
   for (int i = 0; i < kTileQueries; ++i) {
@@ -117,11 +116,11 @@ void attend_block(const PrefillArgs& args, QueryBlock block, const Scratch& scra
     std::array<const std::byte*, kBlockTokens> rows;
     bool finite = true;
     find_rows(args, args.keys, block.kv_head, first, count, rows.data());
-    with_dtype(args.keys.dtype, [&]<DType kType>() HWY_ATTR { unpack_keys<kType>(rows.data(), count, head_dim, scratch.keys); });
+    with_dtype(args.keys.dtype,
+               [&]<DType kType>() HWY_ATTR { unpack_keys<kType>(rows.data(), count, head_dim, scratch.keys); });
     find_rows(args, args.values, block.kv_head, first, count, rows.data());
-    with_dtype(args.values.dtype, [&]<DType kType>() HWY_ATTR {
-      finite = unpack_values<kType>(rows.data(), count, head_dim, scratch.values);
-    });
+    with_dtype(args.values.dtype,
+               [&]<DType kType>() HWY_ATTR { finite = unpack_values<kType>(rows.data(), count, head_dim, scratch.values); });
     for (int tile = 0; tile < block.tiles; ++tile) attend_tile(scratch, head_dim, tile, first, count, finite);
   }
   const int group = args.geometry.group_size();
@@ -139,9 +138,10 @@ void attend_block(const PrefillArgs& args, QueryBlock block, const Scratch& scra
 void prefill(const PrefillArgs& args, Team team) noexcept {
   const Scratch scratch = prefill_stage::scratch_of(args, team.index);
   const int group = args.geometry.group_size();
+  const int most = prefill_stage::block_queries(args.geometry.head_dim);
   prefill_stage::for_each_run(args, team, [&](int kv_head, int first_row, int end_row) HWY_ATTR {
     const int queries = (end_row - first_row) * group;
-    const int blocks = (queries + kBlockQueries - 1) / kBlockQueries;
+    const int blocks = (queries + most - 1) / most;
     const int even = (queries + blocks - 1) / blocks;
     const int step = (even + kTileQueries - 1) / kTileQueries * kTileQueries;
     for (int first = 0; first < queries; first += step) {
