@@ -18,6 +18,7 @@ inline constexpr int kUsage = 2;
 /// Each adds its subcommand to `app`. When it is chosen it runs while the command line is parsed, and sets `exit_code`.
 void add_info(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_verify(CLI::App& app, int& exit_code);
 
 /// The names of supported_targets(), slowest first.
 [[nodiscard]] std::vector<std::string> supported_target_names();

@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
   int exit_code = kSuccess;
   add_info(app, exit_code);
   add_bench(app, exit_code);
+  add_verify(app, exit_code);
   try {
     app.parse(argc, argv);
     return exit_code;

@@ -49,12 +49,13 @@ CaseShape::CaseShape(std::uint64_t seed, std::uint64_t number) {
   num_pages = std::max(num_pages, block_tokens / kPageTokens);
   config.format = format;
   config.min_context_tokens = one_of(std::array{0, 0, 200});
-  config.select.budget_tokens = one_of(std::array{0, 32, 100, 128, 256, 512, 4096});
-  config.select.sink_tokens = one_of(std::array{0, 4, 16, 32});
-  config.select.recent_tokens = one_of(std::array{0, 1, 16, 64});
-  config.select.part_tokens = one_of(std::array{1, 2, 4, 8, 16});
-  config.select.completion_fraction = one_of(std::array{0.0F, 0.1F, 0.5F});
-  config.select.combine = static_cast<GroupCombine>(below(3));
+  SelectConfig& select = config.select;
+  select.sink_tokens = one_of(std::array{0, 4, 16, 32});
+  select.recent_tokens = one_of(std::array{0, 1, 16, 64});
+  select.budget_tokens = 4 * kPageTokens + select.recent_tokens + one_of(std::array{0, 1, 30, 100, 400, 4000});
+  select.part_tokens = one_of(std::array{1, 2, 4, 8, 16});
+  select.completion_fraction = one_of(std::array{0.0F, 0.1F, 0.5F});
+  select.combine = static_cast<GroupCombine>(below(3));
   data_seed = random();
 }
 

@@ -66,8 +66,8 @@ void attend_head(const AttendArgs& args, const attend_work::Piece& piece, int kv
   });
   const auto stored_max = static_cast<float>(max);
   attend_work::state_max(state, head_dim) = stored_max;
-  // What the max lost by rounding goes into the sums' common factor.
-  const double factor = max == kNone ? 1.0 : std::exp(max - stored_max);
+  // What the max lost by rounding goes into the sums' common factor, which the bound keeps a float when logits are huge.
+  const double factor = max == kNone ? 1.0 : std::exp(std::clamp(max - stored_max, -40.0, 40.0));
   state[head_dim] = static_cast<float>(sum * factor);
   for (int dim = 0; dim < head_dim; ++dim) state[dim] = static_cast<float>(out[dim] * factor);
 }

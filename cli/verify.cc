@@ -1,0 +1,76 @@
+// `locks verify`: every target against the reference on random shapes, until stopped, for some seconds, or one case.
+#include "verify_case.h"
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <random>
+
+#include <fmt/format.h>
+
+#include "common.h"
+
+namespace locks::cli {
+namespace {
+
+volatile std::sig_atomic_t stop_asked = 0;
+
+struct Settings {
+  std::vector<std::string> targets;
+  double seconds = 0.0;  // 0: until stopped
+  std::uint64_t seed = 0;
+  std::uint64_t first_case = 0;
+  bool one_case = false;
+};
+
+int run_verify(const Settings& settings) {
+  std::vector<Target> targets;
+  for (const std::string& name : settings.targets) targets.push_back(parse_target(name));
+  if (targets.empty()) targets.assign(supported_targets().begin() + 1, supported_targets().end());
+  std::vector<std::string_view> names;
+  for (const Target target : targets) names.push_back(target_name(target));
+  fmt::print("seed {}: {} against the reference\n", settings.seed, fmt::join(names, ", "));
+  std::fflush(stdout);
+
+  std::signal(SIGINT, [](int) { stop_asked = 1; });
+  std::signal(SIGTERM, [](int) { stop_asked = 1; });
+  Progress progress;
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [start] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  std::uint64_t number = settings.first_case;
+  do {
+    const CaseResult result = verify_case(settings.seed, number, targets);
+    if (result.fault || settings.one_case) {
+      progress.clear();
+      fmt::print("case {}: {}\n", number, result.shape);
+    }
+    if (result.fault) {
+      fmt::print("FAULT {}\nrepeat it with: locks verify --seed {} --case {}\n", *result.fault, settings.seed, number);
+      return kFailure;
+    }
+    ++number;
+    progress.show(fmt::format("{} cases, no fault, {:.0f} s", number - settings.first_case, elapsed()));
+  } while (!settings.one_case && stop_asked == 0 && (settings.seconds == 0.0 || elapsed() < settings.seconds));
+  progress.clear();
+  fmt::print("{} cases, no fault, {:.0f} s\n", number - settings.first_case, elapsed());
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("verify", "Check every CPU target against the reference on random shapes");
+  const auto settings = std::make_shared<Settings>();
+  settings->seed = std::random_device{}();
+  add_target_option(*command, settings->targets, "CPU targets (default: all that this machine runs)");
+  command->add_option("--seconds", settings->seconds, "Stop after so many seconds (default: when interrupted)")
+      ->check(CLI::Range(0.0, 1e9));
+  command->add_option("--seed", settings->seed, "Seed of the cases (default: a new one)");
+  CLI::Option* one_case = command->add_option("--case", settings->first_case, "Try this case only")->type_name("NUMBER");
+  command->callback([settings, one_case, &exit_code] {
+    settings->one_case = !one_case->empty();
+    exit_code = run_verify(*settings);
+  });
+}
+
+}  // namespace locks::cli
