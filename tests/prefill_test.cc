@@ -100,6 +100,9 @@ class Prompt {
         const Weights weights = weigh(row, head, keys);
         for (int dim = 0; dim < shape_.head_dim; ++dim) {
           const double wanted = want[at(row, head, dim)];
+          // The reference shares its paging with the code under test, but not with this; else it is the same arithmetic.
+          ASSERT_NEAR(wanted, mean(weights, values, dim), 0x1p-23 * std::abs(wanted) + 1e-44)
+              << "the reference at row " << row << " head " << head << " dim " << dim;
           const double bound = error_bound(weights, values, dim, wanted);
           const double error = std::abs(got[at(row, head, dim)] - wanted);
           if (error <= worst * bound) continue;
@@ -136,18 +139,18 @@ class Prompt {
 
   [[nodiscard]] Weights weigh(int row, int head, const std::vector<float>& keys) const {
     const int tokens = row_tokens_[row];
-    const double scale = 1.0 / std::sqrt(static_cast<double>(shape_.head_dim));
+    const auto scale = static_cast<double>(1.0F / std::sqrt(static_cast<float>(shape_.head_dim)));
     std::vector<double> logits(tokens);
     std::vector<double> sizes(tokens);
     double largest = -std::numeric_limits<double>::infinity();
     double largest_size = 0.0;
     for (int token = 0; token < tokens; ++token) {
       for (int dim = 0; dim < shape_.head_dim; ++dim) {
-        const double product =
-            static_cast<double>(queries_[at(row, head, dim)]) * keys[token * shape_.head_dim + dim] * scale;
+        const double product = static_cast<double>(queries_[at(row, head, dim)]) * keys[token * shape_.head_dim + dim];
         logits[token] += product;
-        sizes[token] += std::abs(product);
+        sizes[token] += std::abs(product) * scale;
       }
+      logits[token] *= scale;
       largest = std::max(largest, logits[token]);
       largest_size = std::max(largest_size, std::abs(logits[token]));
     }
@@ -162,6 +165,13 @@ class Prompt {
       weights.least_total += std::max(0.0, weight - weights.error.back());
     }
     return weights;
+  }
+  [[nodiscard]] double mean(const Weights& weights, const std::vector<float>& values, int dim) const {
+    double sum = 0.0;
+    for (std::size_t token = 0; token < weights.weight.size(); ++token) {
+      sum += weights.weight[token] * values[token * shape_.head_dim + dim];
+    }
+    return sum / weights.total;
   }
   [[nodiscard]] double error_bound(const Weights& weights, const std::vector<float>& values, int dim, double wanted) const {
     double moved = 0.0;
