@@ -25,6 +25,8 @@ foreach(_source
   src/attend/prefill_cpu.cc
   src/decode/buffers.cc
   src/decode/decode.cc
+  src/decode/step.cc
+  src/decode/choice.cc
   src/decode/run.cc
   src/decode/locks_c.cc
 )

@@ -29,7 +29,7 @@ struct List {
   std::vector<float> always_log_mass;
   std::vector<float> head_share, log_norm, share, skipped;
   std::vector<std::int32_t> order, candidates;
-  std::vector<float> part_scratch;
+  std::vector<float> part_shares;
   std::vector<SelectedPage> selected, completed;
 
   List(const SelectConfig& settings, int context, int num_heads)
@@ -55,13 +55,14 @@ struct List {
   }
 
   void pick_parts(View<const float, 3> logits) {
-    part_scratch.assign(candidates.size() * 16, kNaN);
+    part_shares.assign(candidates.size() * (1 + heads) * 16, kNaN);
     selected.assign(candidates.size(), {});
-    selected.resize(select_parts(config, always, candidates, logits, shares(), part_scratch, order, selected, target));
+    selected.resize(select_parts(config, always, candidates, logits, shares(), part_shares, order, selected, target));
   }
 
-  void complete(View<const float, 3> logits) {
-    remove_selected(config, always, candidates, logits, selected, shares(), skipped, target);
+  void complete() {
+    if (config.part_tokens == kPageTokens) part_shares.clear();
+    remove_selected(config, always, candidates, part_shares, selected, shares(), skipped, target);
     completed.resize(select_completion(config, always, selected, share, order, completed));
   }
 };
@@ -299,27 +300,25 @@ TEST_P(SelectTest, AgreesWithSortingBitForBit) {
   list.pick_parts(view);
   const int part = GetParam().part;
   const int num_parts = 16 / part;
+  /// A part's tokens are summed in pairs, then the pairs in pairs.
+  const auto part_of = [&](int head, std::int64_t candidate, int index) {
+    std::vector<float> sums;
+    for (int t = 0; t < part; ++t) {
+      sums.push_back(select::share_exp(view(candidate, head, index * part + t) - list.log_norm[head]));
+    }
+    for (; sums.size() > 1; sums.resize(sums.size() / 2)) {
+      for (std::size_t i = 0; i < sums.size() / 2; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
+    }
+    return sums[0];
+  };
   std::vector<std::uint16_t> masks(n, part == 16 ? kWholePage : 0);
   if (part < 16) {
-    // Summing heads: over the heads first. Taking the largest head: over the part's tokens first.
-    std::vector<float> part_share(static_cast<std::size_t>(n) * num_parts);
+    std::vector<std::vector<float>> of_heads(heads, std::vector<float>(static_cast<std::size_t>(n) * num_parts));
+    for (int head = 0; head < heads; ++head) {
+      for (int i = 0; i < n * num_parts; ++i) of_heads[head][i] = part_of(head, i / num_parts, i % num_parts);
+    }
+    std::vector<float> part_share = combined(of_heads);
     for (int i = 0; i < n * num_parts; ++i) {
-      const auto mass = [&](int head, int t) {
-        return select::share_exp(view(i / num_parts, head, i % num_parts * part + t) - list.log_norm[head]);
-      };
-      float sum = 0.0F;
-      float largest = 0.0F;
-      for (int t = 0; t < part; ++t) {
-        float token = 0.0F;
-        for (int head = 0; head < heads; ++head) token += mass(head, t);
-        sum += token;
-      }
-      for (int head = 0; head < heads; ++head) {
-        float own = 0.0F;
-        for (int t = 0; t < part; ++t) own += mass(head, t);
-        largest = std::max(largest, own);
-      }
-      part_share[i] = GetParam().combine == GroupCombine::kMax ? largest : sum;
       if (list.share[list.candidates[i / num_parts]] == kInfinity) part_share[i] = kInfinity;
     }
     for (const int i : sorted_largest(part_share, std::min(n * num_parts, remaining / part))) {
@@ -348,16 +347,13 @@ TEST_P(SelectTest, AgreesWithSortingBitForBit) {
       if (own == kInfinity || attended[i] == kWholePage) {
         own = 0.0F;
       } else if (attended[i] != 0) {
-        select::Lanes mass{};
-        for (int t = 0; t < 16; ++t) {
-          if ((attended[i] >> t & 1) == 0) mass[t] = select::share_exp(view(at, head, t) - list.log_norm[head]);
-        }
-        own = select::fold_sum(mass);
+        own = 0.0F;
+        for (int p = 0; p < num_parts; ++p) own += (attended[i] >> (p * part) & 1) != 0 ? 0.0F : part_of(head, at, p);
       }
       skipped[head] += own;
     }
   }
-  list.complete(part == 16 ? View<const float, 3>{} : view);
+  list.complete();
   for (int head = 0; head < heads; ++head) {
     if (skipped[head] == 0.0) {
       EXPECT_EQ(list.skipped[head], -kInfinity);
@@ -392,7 +388,7 @@ TEST_P(SelectTest, EveryTargetGivesTheSameBits) {
     run.pick_pages();
     const auto view = contiguous<const float>(logits.data(), run.candidates.size(), run.heads, 16);
     run.pick_parts(view);
-    run.complete(view);
+    run.complete();
     return run;
   };
   const List want = steps(Target::kReference);
@@ -445,7 +441,7 @@ TEST(Select, ShortContextSelectsNothing) {
   EXPECT_TRUE(list.candidates.empty());
   list.pick_parts({});
   EXPECT_TRUE(list.selected.empty());
-  list.complete({});
+  list.complete();
   EXPECT_TRUE(list.completed.empty());
   EXPECT_EQ(list.skipped[0], -kInfinity);
 }

@@ -78,16 +78,18 @@ int select_pages(const SelectConfig& config, const AlwaysAttended& always, const
                  Target target) noexcept;
 
 /// Step 2: the best parts of the candidates. `logits` [candidates, heads, 16] as score_tokens gives them. Equal shares:
-/// lower token first. Writes one entry per candidate that keeps a token, ascending, and returns their number. Both
-/// scratches have candidates * 16 / part_tokens entries. With whole pages: every candidate, and no logits are read.
+/// lower token first. Writes one entry per candidate that keeps a token, ascending, and returns their number.
+/// `part_shares` is left to step 3: the combined shares [candidates, 16 / part_tokens], and behind them those of the heads
+/// [candidates, heads, 16 / part_tokens]. `order_scratch` [candidates * 16 / part_tokens]. With whole pages every candidate is selected, and neither
+/// logits nor part_shares are touched.
 int select_parts(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
-                 View<const float, 3> logits, const ListShares& shares, std::span<float> part_share_scratch,
+                 View<const float, 3> logits, const ListShares& shares, std::span<float> part_shares,
                  std::span<std::int32_t> order_scratch, std::span<SelectedPage> selected, Target target) noexcept;
 
-/// Step 3: takes what is selected out of head_share and share (from `logits`; null data for whole pages), so that they
-/// hold what is skipped, and writes the logarithm of each head's skipped mass (-infinity if nothing is).
+/// Step 3: takes what is selected out of head_share and share, so that they hold what is skipped, and writes the logarithm
+/// of each head's skipped mass (-infinity if nothing is).
 void remove_selected(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
-                     View<const float, 3> logits, std::span<const SelectedPage> selected, const ListShares& shares,
+                     std::span<const float> part_shares, std::span<const SelectedPage> selected, const ListShares& shares,
                      std::span<float> skipped_log_mass, Target target) noexcept;
 
 /// Step 4, after remove_selected: the pages that stand in for what is skipped: the best by remaining combined share.

@@ -30,7 +30,7 @@ class Cutter {
 
 /// The largest numbers that the plan's limits allow.
 struct Sizes {
-  std::size_t requests, query_heads, group, lists, pages, always_entries, candidates, completed, parts, longer;
+  std::size_t requests, query_heads, group, lists, heads, pages, always_entries, candidates, completed, parts;
 
   explicit Sizes(const DecodePlan& plan) noexcept {
     const DecodeConfig& config = plan.config();
@@ -42,29 +42,31 @@ struct Sizes {
     query_heads = static_cast<std::size_t>(plan.geometry().query_heads);
     group = static_cast<std::size_t>(plan.geometry().group_size());
     lists = static_cast<std::size_t>(num_lists(plan));
+    heads = query_heads / lists;
     pages = selects ? static_cast<std::size_t>(context / kPageTokens) : 0;
     // A context that selects attends less than its budget, and so fewer entries than one that is attended whole.
     always_entries = static_cast<std::size_t>(whole / kPageTokens + 1);
     candidates = static_cast<std::size_t>(limits.candidate_pages);
     completed = static_cast<std::size_t>(limits.completed_pages);
     parts = candidates * static_cast<std::size_t>(kPageTokens / config.select.part_tokens);
-    longer = std::max(candidates, completed);
+    if (config.select.part_tokens == kPageTokens) parts = 0;
   }
 };
 
+/// A contiguous view of new memory.
+template <class T, class... Extent>
+View<T, sizeof...(Extent)> take_view(Cutter& cut, Extent... extent) noexcept {
+  return contiguous(cut.take<T>((extent * ... * std::size_t{1})).data(), extent...);
+}
+
 /// One thread's own part.
 void cut_thread(const DecodePlan& plan, const Sizes& sizes, Cutter& cut, Buffers& out) noexcept {
-  out.pages = cut.take<std::int32_t>(sizes.longer);
-  out.completed = cut.take<SelectedPage>(sizes.completed);
-  out.share = cut.take<float>(sizes.pages);
+  out.always_log_mass = cut.take<float>(sizes.heads);
   out.order = cut.take<std::int32_t>(std::max(sizes.pages, sizes.parts));
-  out.part_share = cut.take<float>(sizes.parts);
-  out.logits = cut.take<float>(sizes.longer * sizes.group * kPageTokens);
-  out.log_norm = cut.take<float>(sizes.group);
-  out.always_log_mass = cut.take<float>(sizes.group);
-  out.skipped_log_mass = cut.take<float>(sizes.group);
-  out.complete_scratch =
-      cut.take<float>(complete_scratch_floats(plan.geometry().head_dim, static_cast<int>(sizes.group)));
+  out.part_shares = cut.take<float>(sizes.parts * (1 + sizes.heads));
+  out.pages = cut.take<std::int32_t>(sizes.completed);
+  out.completed_logits = cut.take<float>(sizes.completed * sizes.group * kPageTokens);
+  out.complete_scratch = cut.take<float>(complete_scratch_floats(plan.geometry().head_dim, static_cast<int>(sizes.group)));
 }
 
 std::size_t cut_all(const DecodePlan& plan, std::byte* memory, int thread, Buffers& out) noexcept {
@@ -77,20 +79,24 @@ std::size_t cut_all(const DecodePlan& plan, std::byte* memory, int thread, Buffe
     return attend_workspace_bytes(geometry, requests, lists, plan.limits().max_threads);
   };
   out.attend_workspace = cut.take<std::byte>(std::max(attend_bytes(geometry.kv_heads), attend_bytes(num_lists(plan))));
-  out.log_mass = contiguous(cut.take<float>(sizes.requests * sizes.query_heads * sizes.pages).data(), sizes.requests,
-                            sizes.query_heads, sizes.pages);
   const auto state_floats = static_cast<std::size_t>(2 + geometry.head_dim);
-  out.states = contiguous(cut.take<float>(sizes.requests * sizes.query_heads * state_floats).data(), sizes.requests,
-                          sizes.query_heads, state_floats);
-  out.always_lists = contiguous(cut.take<SelectedPage>(sizes.requests * sizes.always_entries).data(), sizes.requests,
-                                sizes.always_entries);
+  const bool parts = sizes.parts > 0;
+  out.log_mass = take_view<float>(cut, sizes.requests, sizes.query_heads, sizes.pages);
+  out.states = take_view<float>(cut, sizes.requests, sizes.query_heads, state_floats);
+  out.always_lists = take_view<SelectedPage>(cut, sizes.requests, sizes.always_entries);
   out.num_always = cut.take<std::int32_t>(sizes.requests);
   out.scored_tokens = cut.take<std::int32_t>(sizes.requests);
-  out.selected = contiguous(cut.take<SelectedPage>(sizes.requests * sizes.lists * sizes.candidates).data(), sizes.requests,
-                            sizes.lists, sizes.candidates);
-  out.num_selected =
-      contiguous(cut.take<std::int32_t>(sizes.requests * sizes.lists).data(), sizes.requests, sizes.lists);
-  out.totals = contiguous(cut.take<ListTotals>(sizes.requests * sizes.lists).data(), sizes.requests, sizes.lists);
+  out.share = take_view<float>(cut, sizes.requests, sizes.lists, sizes.pages);
+  out.log_norm = take_view<float>(cut, sizes.requests, sizes.query_heads);
+  out.skipped_log_mass = take_view<float>(cut, sizes.requests, sizes.query_heads);
+  out.candidates = take_view<std::int32_t>(cut, sizes.requests, sizes.lists, sizes.candidates);
+  out.num_candidates = take_view<std::int32_t>(cut, sizes.requests, sizes.lists);
+  out.logits = take_view<float>(cut, sizes.requests, sizes.lists, parts ? sizes.candidates : std::size_t{0}, sizes.group,
+                                std::size_t{kPageTokens});
+  out.selected = take_view<SelectedPage>(cut, sizes.requests, sizes.lists, sizes.candidates);
+  out.num_selected = take_view<std::int32_t>(cut, sizes.requests, sizes.lists);
+  out.completed = take_view<SelectedPage>(cut, sizes.requests, sizes.lists, sizes.completed);
+  out.totals = take_view<ListTotals>(cut, sizes.requests, sizes.lists);
 
   Cutter count(nullptr);
   Buffers uncut;

@@ -19,25 +19,29 @@ struct ListTotals {
 struct Buffers {
   std::span<std::byte> score_workspace;
   std::span<std::byte> attend_workspace;
-  View<float, 3> log_mass;              // [requests, query_heads, pages]; becomes head shares
-  SoftmaxStates states;                 // [requests, query_heads, 2 + head_dim]
-  View<SelectedPage, 2> always_lists;   // [requests, capacity]; what a request attends whatever the scores say
-  std::span<std::int32_t> num_always;   // [requests]
+  View<float, 3> log_mass;                // [requests, query_heads, pages]; becomes head shares
+  SoftmaxStates states;                   // [requests, query_heads, 2 + head_dim]
+  View<SelectedPage, 2> always_lists;     // [requests, capacity]; what a request attends whatever the scores say
+  std::span<std::int32_t> num_always;     // [requests]
   std::span<std::int32_t> scored_tokens;  // [requests]; 0 if attended whole
-  View<SelectedPage, 3> selected;       // [requests, lists, capacity]
-  View<std::int32_t, 2> num_selected;   // [requests, lists]
-  View<ListTotals, 2> totals;           // [requests, lists]
+
+  View<float, 3> share;                   // [requests, lists, pages]
+  View<float, 2> log_norm;                // [requests, query_heads], like the next
+  View<float, 2> skipped_log_mass;
+  View<std::int32_t, 3> candidates;       // [requests, lists, capacity]
+  View<std::int32_t, 2> num_candidates;   // [requests, lists]
+  View<float, 5> logits;                  // [requests, lists, candidates, group_size, 16]; none with whole pages
+  View<SelectedPage, 3> selected;         // [requests, lists, capacity]
+  View<std::int32_t, 2> num_selected;     // [requests, lists]
+  View<SelectedPage, 3> completed;        // [requests, lists, capacity]
+  View<ListTotals, 2> totals;             // [requests, lists]
 
   // This thread's, for the list in hand.
-  std::span<std::int32_t> pages;        // candidates, then the completed pages
-  std::span<SelectedPage> completed;
-  std::span<float> share;               // [pages]
+  std::span<float> always_log_mass;       // [heads]
   std::span<std::int32_t> order;
-  std::span<float> part_share;
-  std::span<float> logits;              // [candidates or completed pages, group_size, 16]
-  std::span<float> log_norm;            // [heads], like the next two
-  std::span<float> always_log_mass;
-  std::span<float> skipped_log_mass;
+  std::span<float> part_shares;
+  std::span<std::int32_t> pages;          // of completed pages
+  std::span<float> completed_logits;      // [completed pages, group_size, 16]
   std::span<float> complete_scratch;
 };
 

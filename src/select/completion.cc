@@ -10,35 +10,42 @@
 namespace locks {
 namespace {
 
-float combine(GroupCombine how, const ListShares& shares, int heads, std::int32_t page) noexcept {
-  float combined = shares.head_share(0, page);
-  for (int head = 1; head < heads; ++head) {
-    const float own = shares.head_share(head, page);
-    combined = how == GroupCombine::kMax ? std::max(combined, own) : combined + own;
+/// Takes the selected tokens of one page out of the shares. `of_heads` [heads, 16 / part_tokens] is not read if the page is
+/// selected whole or marked always-attend.
+void remove_page(const SelectConfig& config, const SelectedPage& entry, std::span<const float> of_heads,
+                 const ListShares& shares) noexcept {
+  const std::size_t num_parts = kPageTokens / config.part_tokens;
+  const bool none_left = entry.mask == kWholePage || shares.share[entry.page] == select::kInfinity;
+  float combined = 0.0F;
+  for (std::size_t head = 0; head < shares.log_norm.size(); ++head) {
+    float left = 0.0F;
+    for (std::size_t part = 0; !none_left && part < num_parts; ++part) {
+      const bool selected = (entry.mask >> (part * config.part_tokens) & 1) != 0;
+      left += selected ? 0.0F : of_heads[head * num_parts + part];
+    }
+    shares.head_share(head, entry.page) = left;
+    combined = config.combine == GroupCombine::kMax ? std::max(combined, left) : combined + left;
   }
-  return combined;
+  shares.share[entry.page] = combined;
 }
 
 }  // namespace
 
 void remove_selected(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
-                     View<const float, 3> logits, std::span<const SelectedPage> selected, const ListShares& shares,
+                     std::span<const float> part_shares, std::span<const SelectedPage> selected, const ListShares& shares,
                      std::span<float> skipped_log_mass, Target target) noexcept {
   const select::Kernels& kernels = select::kernels(target);
-  const auto heads = static_cast<int>(skipped_log_mass.size());
   const int pages = always.selectable_pages();
+  const std::size_t num_parts = kPageTokens / config.part_tokens;
+  const std::size_t row = shares.log_norm.size() * num_parts;
   std::size_t candidate = 0;
   for (const SelectedPage& entry : selected) {
     while (candidates[candidate] != entry.page) ++candidate;
-    const bool none_left = entry.mask == kWholePage || shares.share[entry.page] == select::kInfinity;
-    for (int head = 0; head < heads; ++head) {
-      shares.head_share(head, entry.page) =
-          none_left ? 0.0F : kernels.unselected_share(logits.at(candidate, head), shares.log_norm[head], entry.mask);
-    }
-    shares.share[entry.page] = combine(config.combine, shares, heads, entry.page);
+    const std::size_t at = candidates.size() * num_parts + candidate * row;
+    remove_page(config, entry, entry.mask == kWholePage ? std::span<const float>{} : part_shares.subspan(at, row), shares);
   }
   kernels.clear_marked(shares.share.data() + always.sink_pages, pages);
-  for (int head = 0; head < heads; ++head) {
+  for (std::size_t head = 0; head < skipped_log_mass.size(); ++head) {
     const float skipped = kernels.clear_marked(shares.head_share.at(head, always.sink_pages), pages);
     skipped_log_mass[head] = skipped > 0.0F ? shares.log_norm[head] + std::log(skipped) : -select::kInfinity;
   }

@@ -30,11 +30,9 @@ struct Kernels {
   float (*head_shares)(const HeadMass& head) noexcept;
   /// into[i] combined with from[i].
   void (*combine)(const float* from, int pages, bool by_maximum, float* into) noexcept;
-  /// parts[i] = combined share of part i. Sums run over the heads, then over the part's tokens; with by_maximum over the
-  /// part's tokens, and the largest over the heads counts.
-  void (*part_shares)(const PageLogits& page, int part_tokens, bool by_maximum, float* parts) noexcept;
-  /// The share in one head of the tokens that `mask` leaves out.
-  float (*unselected_share)(const float* logits, float log_norm, std::uint16_t mask) noexcept;
+  /// The shares of the page's parts: of_heads [heads, 16 / part_tokens], and their sums over the heads, or with by_maximum
+  /// the largest. Inside a part, sums of two tokens are summed, then sums of four and so on.
+  void (*part_shares)(const PageLogits& page, int part_tokens, bool by_maximum, float* combined, float* of_heads) noexcept;
   /// Sets what is infinite to 0. Returns the sum.
   float (*clear_marked)(float* shares, int pages) noexcept;
 };

@@ -115,44 +115,24 @@ void combine(const float* from, int pages, bool by_maximum, float* into) noexcep
   for (; i < pages; ++i) into[i] = by_maximum ? std::max(into[i], from[i]) : into[i] + from[i];
 }
 
-float sum_part(const Lanes& mass, int part, int part_tokens) noexcept {
-  float sum = mass[part * part_tokens];
-  for (int i = 1; i < part_tokens; ++i) sum += mass[part * part_tokens + i];
-  return sum;
-}
-
-void part_shares(const PageLogits& page, int part_tokens, bool by_maximum, float* parts) noexcept {
+void part_shares(const PageLogits& page, int part_tokens, bool by_maximum, float* combined, float* of_heads) noexcept {
   const D d;
   const int num_parts = kLanes / part_tokens;
-  alignas(64) Lanes mass;
-  V sums[kVectors];
-  for (V& lanes : sums) lanes = hn::Zero(d);
-  if (by_maximum) std::fill_n(parts, num_parts, 0.0F);
+  std::fill_n(combined, num_parts, 0.0F);
   for (std::size_t head = 0; head < page.log_norm.size(); ++head) {
     const float* const logits = page.logits + static_cast<std::int64_t>(head) * page.head_stride;
     const V norm = hn::Set(d, page.log_norm[head]);
+    alignas(64) Lanes mass;
     for (int i = 0; i < kVectors; ++i) {
-      const V share = share_exp(d, hn::Sub(hn::LoadU(d, logits + i * kStep), norm));
-      sums[i] = by_maximum ? share : hn::Add(sums[i], share);
+      hn::Store(share_exp(d, hn::Sub(hn::LoadU(d, logits + i * kStep), norm)), d, &mass[i * kStep]);
     }
-    if (by_maximum) {
-      for (int i = 0; i < kVectors; ++i) hn::Store(sums[i], d, &mass[i * kStep]);
-      for (int part = 0; part < num_parts; ++part) parts[part] = std::max(parts[part], sum_part(mass, part, part_tokens));
+    select::fold_parts(mass, part_tokens);
+    float* const own = of_heads + static_cast<std::int64_t>(head) * num_parts;
+    for (int part = 0; part < num_parts; ++part) {
+      own[part] = mass[part];
+      combined[part] = by_maximum ? std::max(combined[part], own[part]) : combined[part] + own[part];
     }
   }
-  if (by_maximum) return;
-  for (int i = 0; i < kVectors; ++i) hn::Store(sums[i], d, &mass[i * kStep]);
-  for (int part = 0; part < num_parts; ++part) parts[part] = sum_part(mass, part, part_tokens);
-}
-
-float unselected_share(const float* logits, float log_norm, std::uint16_t mask) noexcept {
-  const D d;
-  alignas(64) Lanes mass;
-  for (int i = 0; i < kVectors; ++i) {
-    hn::Store(share_exp(d, hn::Sub(hn::LoadU(d, logits + i * kStep), hn::Set(d, log_norm))), d, &mass[i * kStep]);
-  }
-  for (int token = 0; token < kLanes; ++token) mass[token] = (mask >> token & 1) != 0 ? 0.0F : mass[token];
-  return select::fold_sum(mass);
 }
 
 float clear_marked(float* shares, int pages) noexcept {
@@ -180,7 +160,7 @@ float clear_marked(float* shares, int pages) noexcept {
 }  // namespace
 
 const select::Kernels& select_kernels() noexcept {
-  static constexpr select::Kernels kernels{head_shares, combine, part_shares, unselected_share, clear_marked};
+  static constexpr select::Kernels kernels{head_shares, combine, part_shares, clear_marked};
   return kernels;
 }
 

@@ -30,32 +30,20 @@ void combine(const float* from, int pages, bool by_maximum, float* into) noexcep
   for (int i = 0; i < pages; ++i) into[i] = by_maximum ? std::max(into[i], from[i]) : into[i] + from[i];
 }
 
-void part_shares(const PageLogits& page, int part_tokens, bool by_maximum, float* parts) noexcept {
+void part_shares(const PageLogits& page, int part_tokens, bool by_maximum, float* combined, float* of_heads) noexcept {
   const int num_parts = kLanes / part_tokens;
-  std::fill_n(parts, num_parts, 0.0F);
-  Lanes mass{};
-  const auto add_parts = [&](int part) {
-    float sum = mass[part * part_tokens];
-    for (int i = 1; i < part_tokens; ++i) sum += mass[part * part_tokens + i];
-    return sum;
-  };
+  std::fill_n(combined, num_parts, 0.0F);
   for (std::size_t head = 0; head < page.log_norm.size(); ++head) {
     const float* const logits = page.logits + static_cast<std::int64_t>(head) * page.head_stride;
-    for (int token = 0; token < kLanes; ++token) {
-      const float share = share_exp(logits[token] - page.log_norm[head]);
-      mass[token] = by_maximum ? share : mass[token] + share;
+    Lanes mass;
+    for (int token = 0; token < kLanes; ++token) mass[token] = share_exp(logits[token] - page.log_norm[head]);
+    fold_parts(mass, part_tokens);
+    float* const own = of_heads + static_cast<std::int64_t>(head) * num_parts;
+    for (int part = 0; part < num_parts; ++part) {
+      own[part] = mass[part];
+      combined[part] = by_maximum ? std::max(combined[part], own[part]) : combined[part] + own[part];
     }
-    for (int part = 0; by_maximum && part < num_parts; ++part) parts[part] = std::max(parts[part], add_parts(part));
   }
-  for (int part = 0; !by_maximum && part < num_parts; ++part) parts[part] = add_parts(part);
-}
-
-float unselected_share(const float* logits, float log_norm, std::uint16_t mask) noexcept {
-  Lanes mass;
-  for (int token = 0; token < kLanes; ++token) {
-    mass[token] = (mask >> token & 1) != 0 ? 0.0F : share_exp(logits[token] - log_norm);
-  }
-  return fold_sum(mass);
 }
 
 float clear_marked(float* shares, int pages) noexcept {
@@ -70,7 +58,7 @@ float clear_marked(float* shares, int pages) noexcept {
 }  // namespace
 
 const Kernels& reference_kernels() noexcept {
-  static constexpr Kernels kernels{head_shares, combine, part_shares, unselected_share, clear_marked};
+  static constexpr Kernels kernels{head_shares, combine, part_shares, clear_marked};
   return kernels;
 }
 

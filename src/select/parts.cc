@@ -9,7 +9,7 @@
 namespace locks {
 
 int select_parts(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
-                 View<const float, 3> logits, const ListShares& shares, std::span<float> part_share_scratch,
+                 View<const float, 3> logits, const ListShares& shares, std::span<float> part_shares,
                  std::span<std::int32_t> order_scratch, std::span<SelectedPage> selected, Target target) noexcept {
   if (candidates.empty()) return 0;
   if (config.part_tokens == kPageTokens) {
@@ -19,15 +19,15 @@ int select_parts(const SelectConfig& config, const AlwaysAttended& always, std::
   const select::Kernels& kernels = select::kernels(target);
   const int num_parts = kPageTokens / config.part_tokens;
   const bool by_maximum = config.combine == GroupCombine::kMax;
+  const std::size_t row = shares.log_norm.size() * static_cast<std::size_t>(num_parts);
+  const auto all = part_shares.first(candidates.size() * num_parts);
+  float* const of_heads = part_shares.data() + all.size();
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    float* const parts = &part_share_scratch[i * num_parts];
-    if (shares.share[candidates[i]] == select::kInfinity) {
-      std::fill_n(parts, num_parts, select::kInfinity);
-    } else {
-      kernels.part_shares({logits.at(i), logits.stride[1], shares.log_norm}, config.part_tokens, by_maximum, parts);
-    }
+    float* const parts = &all[i * num_parts];
+    kernels.part_shares({logits.at(i), logits.stride[1], shares.log_norm}, config.part_tokens, by_maximum, parts,
+                        of_heads + i * row);
+    if (shares.share[candidates[i]] == select::kInfinity) std::fill_n(parts, num_parts, select::kInfinity);
   }
-  const auto all = part_share_scratch.first(candidates.size() * num_parts);
   const int count = std::min(select::remaining_tokens(config, always) / config.part_tokens, static_cast<int>(all.size()));
   select::Threshold threshold = select::largest(all, count, order_scratch);
   const unsigned part_mask = (1U << config.part_tokens) - 1U;

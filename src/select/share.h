@@ -53,4 +53,11 @@ using Lanes = std::array<float, kLanes>;
   return largest;
 }
 
+/// Sums of neighbours, of their sums and so on, until `part_tokens` are in each: mass[i] becomes part i.
+inline void fold_parts(Lanes& mass, int part_tokens) noexcept {
+  for (int parts = kLanes / 2; parts >= kLanes / part_tokens; parts /= 2) {
+    for (int part = 0; part < parts; ++part) mass[part] = mass[2 * part] + mass[2 * part + 1];
+  }
+}
+
 }  // namespace locks::select

@@ -62,7 +62,7 @@ Choice choose(const SelectConfig& config, const Scores& scores) {
   const ListShares shares{view, log_norm, choice.share};
   const Target target = supported_targets().back();
   choice.candidates.resize(select_pages(config, always, {view, scores.always}, shares, order, choice.candidates, target));
-  std::vector<float> logits, parts(kPages * kPageTokens);
+  std::vector<float> logits, parts((1 + kHeads) * kPages * kPageTokens);
   for (const std::int32_t page : choice.candidates) {
     const auto first = scores.token_logits.begin() + page * kHeads * kPageTokens;
     logits.insert(logits.end(), first, first + kHeads * kPageTokens);
@@ -70,7 +70,7 @@ Choice choose(const SelectConfig& config, const Scores& scores) {
   const auto by_token = contiguous<const float>(logits.data(), choice.candidates.size(), kHeads, kPageTokens);
   choice.selected.resize(choice.candidates.size());
   choice.selected.resize(select_parts(config, always, choice.candidates, by_token, shares, parts, order, choice.selected, target));
-  remove_selected(config, always, choice.candidates, by_token, choice.selected, shares, skipped, target);
+  remove_selected(config, always, choice.candidates, parts, choice.selected, shares, skipped, target);
   choice.completed.resize(select_completion(config, always, choice.selected, choice.share, order, choice.completed));
   for (int head = 0; head < kHeads; ++head) choice.coverage += (1.0 - std::exp(double{skipped[head]} - log_norm[head])) / kHeads;
   return choice;

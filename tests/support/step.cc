@@ -223,13 +223,13 @@ class Oracle {
       const SelectConfig& config = config_.select;
       std::vector<std::int32_t> order(static_cast<std::size_t>(pages) * 16), candidates(pages);
       candidates.resize(select_pages(config, always_, {log_mass, always_log_mass}, shares, order, candidates, target_));
-      std::vector<float> logits(static_cast<std::size_t>(pages) * data_.spec.group * 16), parts(logits.size());
+      std::vector<float> logits(static_cast<std::size_t>(pages) * data_.spec.group * 16), parts(2 * logits.size());
       const auto view = contiguous(logits.data(), candidates.size(), data_.spec.group, 16);
       score_tokens(args_, request, kv_head, candidates, view, target_);
       const View<const float, 3> own{view.at(0, offset), {view.shape[0], heads, 16}, view.stride};
       selected_.resize(candidates.size());
       selected_.resize(select_parts(config, always_, candidates, own, shares, parts, order, selected_, target_));
-      remove_selected(config, always_, candidates, own, selected_, shares, skipped, target_);
+      remove_selected(config, always_, candidates, parts, selected_, shares, skipped, target_);
       completed_.resize(pages);
       completed_.resize(select_completion(config, always_, selected_, share, order, completed_));
       for (int head = 0; head < heads; ++head) coverage_ -= std::exp(double{skipped[head]} - log_norm[head]);
