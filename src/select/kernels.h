@@ -18,11 +18,15 @@ struct HeadMass {
   float* shares;
 };
 
-/// Logits [heads, 16] of one page (a row per head, `head_stride` apart) and the logarithms of the heads' whole mass.
-struct PageLogits {
+/// The parts of some pages: `logits` [pages, heads, 16], strides as given, and the logarithms of the heads' whole mass.
+struct PartLogits {
   const float* logits;
+  std::int64_t page_stride;
   std::int64_t head_stride;
-  std::span<const float> log_norm;
+  int pages;
+  std::span<const float> log_norm;  // [heads]
+  int part_tokens;                  // 1, 2, 4 or 8
+  bool by_maximum;
 };
 
 /// One target's variants.
@@ -30,9 +34,10 @@ struct Kernels {
   float (*head_shares)(const HeadMass& head) noexcept;
   /// into[i] combined with from[i].
   void (*combine)(const float* from, int pages, bool by_maximum, float* into) noexcept;
-  /// The shares of the page's parts: of_heads [heads, 16 / part_tokens], and their sums over the heads, or with by_maximum
-  /// the largest. Inside a part, sums of two tokens are summed, then sums of four and so on.
-  void (*part_shares)(const PageLogits& page, int part_tokens, bool by_maximum, float* combined, float* of_heads) noexcept;
+  /// The shares of the parts: of_heads [pages, heads, 16 / part_tokens], and combined [pages, 16 / part_tokens], their sums
+  /// over the heads, or with by_maximum the largest. Inside a part, sums of two tokens are summed, then sums of four and
+  /// so on.
+  void (*part_shares)(const PartLogits& parts, float* combined, float* of_heads) noexcept;
   /// Sets what is infinite to 0. Returns the sum.
   float (*clear_marked)(float* shares, int pages) noexcept;
 };

@@ -19,7 +19,7 @@ using select::HeadMass;
 using select::kInfinity;
 using select::kLanes;
 using select::Lanes;
-using select::PageLogits;
+using select::PartLogits;
 
 using D = hn::CappedTag<float, kLanes>;
 using V = hn::Vec<D>;
@@ -115,23 +115,56 @@ void combine(const float* from, int pages, bool by_maximum, float* into) noexcep
   for (; i < pages; ++i) into[i] = by_maximum ? std::max(into[i], from[i]) : into[i] + from[i];
 }
 
-void part_shares(const PageLogits& page, int part_tokens, bool by_maximum, float* combined, float* of_heads) noexcept {
+/// fold_parts of share.h on vectors: the first 16 / kPartTokens lanes become the parts.
+template <int kPartTokens>
+HWY_INLINE void fold_parts(V (&mass)[kVectors]) noexcept {
+#if HWY_TARGET == HWY_SCALAR
+  for (int parts = kLanes / 2; parts >= kLanes / kPartTokens; parts /= 2) {
+    for (int part = 0; part < parts; ++part) mass[part] = hn::Add(mass[2 * part], mass[2 * part + 1]);
+  }
+#else
   const D d;
-  const int num_parts = kLanes / part_tokens;
-  std::fill_n(combined, num_parts, 0.0F);
-  for (std::size_t head = 0; head < page.log_norm.size(); ++head) {
-    const float* const logits = page.logits + static_cast<std::int64_t>(head) * page.head_stride;
-    const V norm = hn::Set(d, page.log_norm[head]);
-    alignas(64) Lanes mass;
+  for (int width = 1; width < kPartTokens; width *= 2) {
     for (int i = 0; i < kVectors; ++i) {
-      hn::Store(share_exp(d, hn::Sub(hn::LoadU(d, logits + i * kStep), norm)), d, &mass[i * kStep]);
+      const V low = mass[std::min(2 * i, kVectors - 1)];
+      const V high = mass[std::min(2 * i + 1, kVectors - 1)];
+      mass[i] = hn::Add(hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low));
     }
-    select::fold_parts(mass, part_tokens);
-    float* const own = of_heads + static_cast<std::int64_t>(head) * num_parts;
-    for (int part = 0; part < num_parts; ++part) {
-      own[part] = mass[part];
-      combined[part] = by_maximum ? std::max(combined[part], own[part]) : combined[part] + own[part];
+  }
+#endif
+}
+
+template <int kPartTokens>
+void part_shares_of(const PartLogits& parts, float* combined, float* of_heads) noexcept {
+  const D d;
+  constexpr int kParts = kLanes / kPartTokens;
+  alignas(64) Lanes lanes;
+  for (int page = 0; page < parts.pages; ++page, combined += kParts) {
+    V all[kVectors];
+    for (V& sums : all) sums = hn::Zero(d);
+    for (std::size_t head = 0; head < parts.log_norm.size(); ++head, of_heads += kParts) {
+      const float* const logits = parts.logits + page * parts.page_stride + static_cast<std::int64_t>(head) * parts.head_stride;
+      const V norm = hn::Set(d, parts.log_norm[head]);
+      V mass[kVectors];
+      for (int i = 0; i < kVectors; ++i) mass[i] = share_exp(d, hn::Sub(hn::LoadU(d, logits + i * kStep), norm));
+      fold_parts<kPartTokens>(mass);
+      for (int i = 0; i < kVectors; ++i) {
+        all[i] = parts.by_maximum ? hn::Max(all[i], mass[i]) : hn::Add(all[i], mass[i]);
+        hn::Store(mass[i], d, &lanes[i * kStep]);
+      }
+      std::copy_n(lanes.data(), kParts, of_heads);
     }
+    for (int i = 0; i < kVectors; ++i) hn::Store(all[i], d, &lanes[i * kStep]);
+    std::copy_n(lanes.data(), kParts, combined);
+  }
+}
+
+void part_shares(const PartLogits& parts, float* combined, float* of_heads) noexcept {
+  switch (parts.part_tokens) {
+    case 1: return part_shares_of<1>(parts, combined, of_heads);
+    case 2: return part_shares_of<2>(parts, combined, of_heads);
+    case 4: return part_shares_of<4>(parts, combined, of_heads);
+    default: return part_shares_of<8>(parts, combined, of_heads);
   }
 }
 

@@ -30,18 +30,19 @@ void combine(const float* from, int pages, bool by_maximum, float* into) noexcep
   for (int i = 0; i < pages; ++i) into[i] = by_maximum ? std::max(into[i], from[i]) : into[i] + from[i];
 }
 
-void part_shares(const PageLogits& page, int part_tokens, bool by_maximum, float* combined, float* of_heads) noexcept {
-  const int num_parts = kLanes / part_tokens;
-  std::fill_n(combined, num_parts, 0.0F);
-  for (std::size_t head = 0; head < page.log_norm.size(); ++head) {
-    const float* const logits = page.logits + static_cast<std::int64_t>(head) * page.head_stride;
-    Lanes mass;
-    for (int token = 0; token < kLanes; ++token) mass[token] = share_exp(logits[token] - page.log_norm[head]);
-    fold_parts(mass, part_tokens);
-    float* const own = of_heads + static_cast<std::int64_t>(head) * num_parts;
-    for (int part = 0; part < num_parts; ++part) {
-      own[part] = mass[part];
-      combined[part] = by_maximum ? std::max(combined[part], own[part]) : combined[part] + own[part];
+void part_shares(const PartLogits& parts, float* combined, float* of_heads) noexcept {
+  const int num_parts = kLanes / parts.part_tokens;
+  for (int page = 0; page < parts.pages; ++page, combined += num_parts) {
+    std::fill_n(combined, num_parts, 0.0F);
+    for (std::size_t head = 0; head < parts.log_norm.size(); ++head, of_heads += num_parts) {
+      const float* const logits = parts.logits + page * parts.page_stride + static_cast<std::int64_t>(head) * parts.head_stride;
+      Lanes mass;
+      for (int token = 0; token < kLanes; ++token) mass[token] = share_exp(logits[token] - parts.log_norm[head]);
+      fold_parts(mass, parts.part_tokens);
+      for (int part = 0; part < num_parts; ++part) {
+        of_heads[part] = mass[part];
+        combined[part] = parts.by_maximum ? std::max(combined[part], mass[part]) : combined[part] + mass[part];
+      }
     }
   }
 }

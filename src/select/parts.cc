@@ -18,15 +18,12 @@ int select_parts(const SelectConfig& config, const AlwaysAttended& always, std::
   }
   const select::Kernels& kernels = select::kernels(target);
   const int num_parts = kPageTokens / config.part_tokens;
-  const bool by_maximum = config.combine == GroupCombine::kMax;
-  const std::size_t row = shares.log_norm.size() * static_cast<std::size_t>(num_parts);
   const auto all = part_shares.first(candidates.size() * num_parts);
-  float* const of_heads = part_shares.data() + all.size();
+  kernels.part_shares({logits.data, logits.stride[0], logits.stride[1], static_cast<int>(candidates.size()), shares.log_norm,
+                       config.part_tokens, config.combine == GroupCombine::kMax},
+                      all.data(), part_shares.data() + all.size());
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    float* const parts = &all[i * num_parts];
-    kernels.part_shares({logits.at(i), logits.stride[1], shares.log_norm}, config.part_tokens, by_maximum, parts,
-                        of_heads + i * row);
-    if (shares.share[candidates[i]] == select::kInfinity) std::fill_n(parts, num_parts, select::kInfinity);
+    if (shares.share[candidates[i]] == select::kInfinity) std::fill_n(&all[i * num_parts], num_parts, select::kInfinity);
   }
   const int count = std::min(select::remaining_tokens(config, always) / config.part_tokens, static_cast<int>(all.size()));
   select::Threshold threshold = select::largest(all, count, order_scratch);
