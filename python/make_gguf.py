@@ -3,10 +3,10 @@
     python make_gguf.py out/random-1b.gguf
 """
 
+import struct
 import sys
 from dataclasses import dataclass
 
-import gguf
 import numpy as np
 
 
@@ -25,7 +25,7 @@ class Shape:
         return self.hidden // self.query_heads
 
 
-BLOCK = 32
+BLOCK, BLOCK_BYTES = 32, 18
 # Mean square of a code that is uniform on -8 .. 7.
 CODE_RMS = 4.64
 
@@ -33,53 +33,82 @@ CODE_RMS = 4.64
 def random_q4_0(generator, rows, columns):
     """Rows of Q4_0 blocks, uint8 [rows, columns / 32 * 18]: a half precision scale and 32 random codes each, of variance 1 / columns."""
     blocks = rows * columns // BLOCK
-    data = np.empty((blocks, 18), np.uint8)
+    data = np.empty((blocks, BLOCK_BYTES), np.uint8)
     data[:, :2] = np.full((blocks, 1), 1.0 / (CODE_RMS * np.sqrt(columns)), np.float16).view(np.uint8)
     data[:, 2:] = np.frombuffer(generator.bytes(blocks * 16), np.uint8).reshape(blocks, 16)
-    return data.reshape(rows, columns // BLOCK * 18)
+    return data.reshape(rows, columns // BLOCK * BLOCK_BYTES)
+
+
+F32, Q4_0 = 0, 2
+ALIGNMENT = 32
+UINT32, FLOAT32, STRING = 4, 6, 8
+
+
+def string(text):
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def pair(key, value):
+    head = string(key)
+    if isinstance(value, str):
+        return head + struct.pack("<I", STRING) + string(value)
+    if isinstance(value, float):
+        return head + struct.pack("<If", FLOAT32, value)
+    return head + struct.pack("<II", UINT32, value)
+
+
+def tensors(shape):
+    """Name, rows and columns of every tensor; rows is 0 for a vector of ones."""
+    kv_width = shape.kv_heads * shape.head_dim
+    yield "token_embd.weight", shape.vocabulary, shape.hidden
+    for layer in range(shape.layers):
+        prefix = f"blk.{layer}."
+        yield prefix + "attn_norm.weight", 0, shape.hidden
+        yield prefix + "attn_q.weight", shape.hidden, shape.hidden
+        yield prefix + "attn_k.weight", kv_width, shape.hidden
+        yield prefix + "attn_v.weight", kv_width, shape.hidden
+        yield prefix + "attn_output.weight", shape.hidden, shape.hidden
+        yield prefix + "ffn_norm.weight", 0, shape.hidden
+        yield prefix + "ffn_gate.weight", shape.feed_forward, shape.hidden
+        yield prefix + "ffn_up.weight", shape.feed_forward, shape.hidden
+        yield prefix + "ffn_down.weight", shape.hidden, shape.feed_forward
+    yield "output_norm.weight", 0, shape.hidden
+    yield "output.weight", shape.vocabulary, shape.hidden
 
 
 def write(path, shape=Shape(), seed=1):
     generator = np.random.default_rng(seed)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("random weights")
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.query_heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_rope_freq_base(500000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(shape.vocabulary)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
-    writer.add_tokenizer_model("no_vocab")
-
-    def matrix(name, rows, columns):
-        writer.add_tensor(name, random_q4_0(generator, rows, columns), raw_dtype=gguf.GGMLQuantizationType.Q4_0)
-
-    def norm(name):
-        writer.add_tensor(name, np.ones(shape.hidden, np.float32))
-
-    matrix("token_embd.weight", shape.vocabulary, shape.hidden)
-    for layer in range(shape.layers):
-        prefix = f"blk.{layer}."
-        norm(prefix + "attn_norm.weight")
-        matrix(prefix + "attn_q.weight", shape.hidden, shape.hidden)
-        matrix(prefix + "attn_k.weight", shape.kv_heads * shape.head_dim, shape.hidden)
-        matrix(prefix + "attn_v.weight", shape.kv_heads * shape.head_dim, shape.hidden)
-        matrix(prefix + "attn_output.weight", shape.hidden, shape.hidden)
-        norm(prefix + "ffn_norm.weight")
-        matrix(prefix + "ffn_gate.weight", shape.feed_forward, shape.hidden)
-        matrix(prefix + "ffn_up.weight", shape.feed_forward, shape.hidden)
-        matrix(prefix + "ffn_down.weight", shape.hidden, shape.feed_forward)
-    norm("output_norm.weight")
-    matrix("output.weight", shape.vocabulary, shape.hidden)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    pairs = {
+        "general.architecture": "llama",
+        "general.name": "random weights",
+        "general.file_type": Q4_0,
+        "llama.context_length": shape.context,
+        "llama.embedding_length": shape.hidden,
+        "llama.block_count": shape.layers,
+        "llama.feed_forward_length": shape.feed_forward,
+        "llama.attention.head_count": shape.query_heads,
+        "llama.attention.head_count_kv": shape.kv_heads,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.dimension_count": shape.head_dim,
+        "llama.rope.freq_base": 500000.0,
+        "llama.vocab_size": shape.vocabulary,
+        "tokenizer.ggml.model": "no_vocab",
+    }
+    listed = list(tensors(shape))
+    header = b"GGUF" + struct.pack("<IQQ", 3, len(listed), len(pairs))
+    header += b"".join(pair(key, value) for key, value in pairs.items())
+    offset = 0
+    for name, rows, columns in listed:
+        dims = [columns, rows] if rows else [columns]
+        size = rows * columns // BLOCK * BLOCK_BYTES if rows else 4 * columns
+        header += string(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, Q4_0 if rows else F32, offset)
+        offset += -(-size // ALIGNMENT) * ALIGNMENT
+    with open(path, "wb") as file:
+        file.write(header)
+        for _, rows, columns in listed:
+            file.write(bytes(-file.tell() % ALIGNMENT))
+            (random_q4_0(generator, rows, columns) if rows else np.ones(columns, np.float32)).tofile(file)
 
 
 if __name__ == "__main__":

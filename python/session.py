@@ -15,7 +15,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 class SessionError(RuntimeError):
-    """The process ended, or the function raised there; the message says which."""
+    """The process ended; or, as the cause of an error that was raised there, that process's own traceback."""
 
 
 class State:
@@ -46,7 +46,7 @@ def _serve(connection, plugin, settings, model_path, verbose):
         state = State(host, Model(host, model_path))
         connection.send((True, None))
     except Exception as error:
-        connection.send((False, f"{type(error).__name__}: {error}"))
+        connection.send((False, (error, traceback.format_exc())))
         return
     while True:
         try:
@@ -55,8 +55,8 @@ def _serve(connection, plugin, settings, model_path, verbose):
             break
         try:
             connection.send((True, function(state, *arguments)))
-        except Exception:
-            connection.send((False, traceback.format_exc()))
+        except Exception as error:
+            connection.send((False, (error, traceback.format_exc())))
     for name in list(state.contexts):
         state.close(name)
     state.model.close()
@@ -83,7 +83,8 @@ class Session:
             self._process.join()
             raise SessionError(f"the process of llama.cpp ended with status {self._process.exitcode}") from None
         if not done:
-            raise SessionError(result)
+            error, trace = result
+            raise error from SessionError(trace)
         return result
 
     def close(self):

@@ -1,0 +1,107 @@
+"""How far sparse attention moves a model's next-token distribution: teacher-forced KL(dense || sparse) on a text of yours.
+
+    python python/kl.py [DOCUMENT] [--set budget_tokens=256 ...]
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import document
+from llama_host import HostError
+from plugin_path import find_plugin
+from session import Session
+
+SINK_AND_RECENT_TOKENS = 88  # a page of 16, and 64 to 79 recent ones: 72 on average
+
+
+def with_selected(tokens, **settings):
+    """Settings that select about this many tokens beside the sink and the recent window."""
+    return {"budget_tokens": tokens + SINK_AND_RECENT_TOKENS, **settings}
+
+
+PLAIN = {"part_tokens": 16, "completion": 0}  # whole pages, nothing completed
+
+
+def log_softmax(logits):
+    logits = logits.astype(np.float64)
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def divergence(dense, other):
+    """KL(dense || other) of each row in nats; both are logits, [positions, vocabulary]."""
+    p, q = log_softmax(dense), log_softmax(other)
+    return (np.exp(p) * (p - q)).sum(axis=-1)
+
+
+def read_text(state, tokens, threads=2):
+    """The saved cache of these tokens."""
+    context = state.context("reading", context_tokens=len(tokens) + 64, num_threads=threads)
+    context.read(tokens)
+    cache = context.save()
+    state.close("reading")
+    return cache
+
+
+def forced_steps(state, cache, tokens, start, threads=2, **options):
+    """Logits after each of `tokens`, given one at a time behind a restored cache of `start` tokens."""
+    context = state.context("forced", context_tokens=start + len(tokens) + 64, num_threads=threads, **options)
+    context.restore(cache)
+    logits = context.steps(tokens, start)
+    state.close("forced")
+    return logits
+
+
+def load_document(state, path, max_tokens):
+    return document.load(state.model, path, max_tokens, 2048)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="kl.py", description=__doc__.splitlines()[0])
+    parser.add_argument("document", nargs="?", help="a text file; by default the project's own documentation and sources")
+    parser.add_argument("--tokens", type=int, default=7500, help="tokens of context (default 7500)")
+    parser.add_argument("--positions", type=int, default=64, help="positions to compare (default 64)")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of docs/LLAMACPP.md to compare")
+    parser.add_argument("--plugin", type=Path, help="the plug-in to load (default: the one that make built)")
+    parsed = parser.parse_args(arguments)
+    if parsed.positions < 1 or any("=" not in setting for setting in parsed.set):
+        parser.error("--positions takes a number from 1 on, --set takes NAME=VALUE")
+    plugin = parsed.plugin or find_plugin()
+    with Session(plugin, {"selector": "dense"}) as session:
+        tokens, taken = session.run(load_document, parsed.document, parsed.tokens + parsed.positions)
+        start = len(tokens) - parsed.positions
+        print(f"document: {taken}", flush=True)
+        cache = session.run(read_text, tokens[:start])
+        dense = session.run(forced_steps, cache, tokens[start:], start)
+    own = dict(part.split("=", 1) for part in parsed.set)
+    runs = {"as set": own} if own else {
+        "default": {},
+        "64 selected": with_selected(64),
+        "64 selected, parts, no completion": with_selected(64, completion=0),
+        "64 selected, whole pages, no completion": with_selected(64, **PLAIN),
+    }
+    print(f"{'settings':42} {'mean KL':>9} {'worst':>9} {'same token':>10} {'attended':>9} {'coverage':>9}")
+    for name, settings in runs.items():
+        with Session(plugin, settings) as session:
+            sparse = session.run(forced_steps, cache, tokens[start:], start)
+            counted = session.run(statistics)
+        kl = divergence(dense, sparse)
+        same = np.mean(dense.argmax(axis=1) == sparse.argmax(axis=1))
+        print(f"{name:42} {kl.mean():9.4f} {kl.max():9.4f} {same:10.1%} {counted['attended_tokens']:9.0f} {counted['coverage']:9.3f}", flush=True)
+    return 0
+
+
+def statistics(state):
+    import locks_llamacpp
+    return locks_llamacpp.statistics()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (document.DocumentError, HostError, FileNotFoundError, RuntimeError) as error:
+        print(f"kl: {error}", file=sys.stderr)
+        sys.exit(1)
