@@ -147,15 +147,6 @@ std::vector<std::string> format_names() {
   return names;
 }
 
-CLI::Validator whole_numbers(int least, int most) {
-  return {[=](std::string& text) -> std::string {
-            const bool digits = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string::npos;
-            if (digits && std::stoi(text) >= least && std::stoi(text) <= most) return {};
-            return fmt::format("expected a whole number from {} to {}, got '{}'", least, most, text);
-          },
-          fmt::format("{}-{}", least, most)};
-}
-
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
@@ -168,20 +159,20 @@ void add_bench(CLI::App& app, int& exit_code) {
   options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const auto list = std::make_shared<bool>(false);
 
-  command->add_option("--threads", options.threads, "Threads")->check(whole_numbers(1, 1024))->capture_default_str();
+  command->add_option("--threads", options.threads, "Threads")->check(whole_number(1, 1024))->capture_default_str();
   add_target_option(*command, settings->targets, "CPU targets (default: the active one)");
   command->add_option("--filter", settings->filter, "Only measurements with this in their name");
   command->add_option("--seconds", settings->seconds, "Seconds for each measurement")
-      ->check(CLI::Range(0.0, 3600.0))
+      ->check(seconds())
       ->capture_default_str();
   command->add_option("--head-dim", options.head_dims, "Head dimensions")
       ->check(CLI::IsMember({64, 80, 96, 128, 192, 256}))
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--kv-heads", options.kv_heads, "KV heads")->check(whole_numbers(1, 256))->capture_default_str();
-  command->add_option("--group", options.group_size, "Query heads per KV head")->check(whole_numbers(1, 64))->capture_default_str();
+  command->add_option("--kv-heads", options.kv_heads, "KV heads")->check(whole_number(1, 256))->capture_default_str();
+  command->add_option("--group", options.group_size, "Query heads per KV head")->check(whole_number(1, 64))->capture_default_str();
   command->add_option("--context", options.contexts, "Context lengths of whole steps, in tokens")
-      ->check(whole_numbers(16, 4'000'000))
+      ->check(whole_number(16, 4'000'000))
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--format", options.formats, "Summary formats")

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -25,6 +26,28 @@ CLI::Option* add_target_option(CLI::App& command, std::vector<std::string>& targ
       },
       "NAME");
   return command.add_option("--target", targets, help)->check(is_supported)->delimiter(',');
+}
+
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
+  return {[=](std::string& text) -> std::string {
+            std::uint64_t value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [read_to, error] = std::from_chars(text.data(), end, value);
+            if (error == std::errc{} && read_to == end && value >= least && value <= most) return {};
+            return fmt::format("expected a whole number from {} to {}, got '{}'", least, most, text);
+          },
+          fmt::format("{}-{}", least, most)};
+}
+
+CLI::Validator seconds() {
+  return {[](std::string& text) -> std::string {
+            double value = 0.0;
+            const char* const end = text.data() + text.size();
+            const auto [read_to, error] = std::from_chars(text.data(), end, value);
+            if (error == std::errc{} && read_to == end && value >= 0.0 && value <= 1e9) return {};
+            return fmt::format("expected seconds, 0 or more, got '{}'", text);
+          },
+          "SECONDS"};
 }
 
 std::string bytes_text(double bytes) {

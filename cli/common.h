@@ -1,6 +1,7 @@
 // What the subcommands share: how they join the command line, and how they talk.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,10 @@ void add_verify(CLI::App& app, int& exit_code);
 
 /// Adds `--target NAME...`: any of supported_targets() that `accepts`.
 CLI::Option* add_target_option(CLI::App& command, std::vector<std::string>& targets, const std::string& help);
+
+/// Validators whose message says what was expected.
+[[nodiscard]] CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
+[[nodiscard]] CLI::Validator seconds();
 
 /// "1.5 kB", "12 MB": three digits at most.
 [[nodiscard]] std::string bytes_text(double bytes);

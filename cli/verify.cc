@@ -1,9 +1,9 @@
 // `locks verify`: every target against the reference on random shapes, until stopped, for some seconds, or one case.
 #include "verify_case.h"
 
-#include <atomic>
 #include <chrono>
 #include <csignal>
+#include <limits>
 #include <random>
 
 #include <fmt/format.h>
@@ -63,10 +63,11 @@ void add_verify(CLI::App& app, int& exit_code) {
   const auto settings = std::make_shared<Settings>();
   settings->seed = std::random_device{}();
   add_target_option(*command, settings->targets, "CPU targets (default: all that this machine runs)");
-  command->add_option("--seconds", settings->seconds, "Stop after so many seconds (default: when interrupted)")
-      ->check(CLI::Range(0.0, 1e9));
-  command->add_option("--seed", settings->seed, "Seed of the cases (default: a new one)");
-  CLI::Option* one_case = command->add_option("--case", settings->first_case, "Try this case only")->type_name("NUMBER");
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  command->add_option("--seconds", settings->seconds, "Stop after so many seconds (default: when interrupted)")->check(seconds());
+  command->add_option("--seed", settings->seed, "Seed of the cases (default: a new one)")->check(whole_number(0, kMost));
+  CLI::Option* one_case =
+      command->add_option("--case", settings->first_case, "Try this case only")->check(whole_number(0, kMost));
   command->callback([settings, one_case, &exit_code] {
     settings->one_case = !one_case->empty();
     exit_code = run_verify(*settings);
