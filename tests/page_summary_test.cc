@@ -62,7 +62,8 @@ TEST(PageSummaryTest, EveryBasisCodeLiesWhereTheHeaderSays) {
           const int shift = bits == 4 ? dim % 16 / 8 * 4 : dim % 32 / 8 * 2;
           changed[at.quad_at[rank / 4] + 32 * block + 8 * (rank % 4) + dim % 8] = static_cast<std::byte>(3 << shift);
           DecodedSummary after = decode_record(*format, head_dim, changed.data());
-          ASSERT_NEAR(after.basis[rank][dim] - before.basis[rank][dim], 3.0 * step, 1e-12) << format->name << " " << rank << " " << dim;
+          ASSERT_NEAR(after.basis[rank][dim] - before.basis[rank][dim], 3.0 * step, 1e-12)
+              << format->name << " " << rank << " " << dim;
           after.basis[rank][dim] = before.basis[rank][dim];
           ASSERT_EQ(after.basis, before.basis) << format->name << " rank " << rank << " dim " << dim;
         }

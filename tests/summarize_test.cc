@@ -94,10 +94,10 @@ struct Tolerance {
   double mean;    // the same for the mean over records
 };
 
-/// Single precision knows the direction of rank r to an angle of about eps * energy_0 / (gap to the next energy), eps = 6e-8.
-/// Where the spectrum is wide (low-rank pages: gaps down to 1e-3 of the first energy; one outlier: 1e-6), a basis row may
-/// turn by up to 1e-4 or 0.1 inside the space of its neighbours. What the turned basis misses is another draw of the same
-/// quantisation noise: it scatters both ways for a record, and hardly moves the mean.
+/// Single precision knows the direction of rank r to an angle of about eps * energy_0 / (gap to the next energy), eps =
+/// 6e-8. Where the spectrum is wide (low-rank pages: gaps down to 1e-3 of the first energy; one outlier: 1e-6), a basis row
+/// may turn by up to 1e-4 or 0.1 inside the space of its neighbours. What the turned basis misses is another draw of the
+/// same quantisation noise: it scatters both ways for a record, and hardly moves the mean.
 Tolerance tolerance(Content content) {
   if (content == Content::kOneOutlier) return {0.10, 0.04};
   if (content == Content::kLowRank) return {0.04, 0.01};
@@ -173,7 +173,8 @@ void make_low_rank(CacheData& keys, int head_dim, int rank) {
   for (int page = 0; page < kPages; ++page) {
     for (int head = 0; head < kHeads; ++head) {
       for (int token = 0; token < kPageTokens; ++token) {
-        for (int dim = 0; dim < head_dim; ++dim) keys.set_value(page, token, head, dim, token < rank && dim == 5 * token ? 8.0F : 0.0F);
+        for (int dim = 0; dim < head_dim; ++dim)
+          keys.set_value(page, token, head, dim, token < rank && dim == 5 * token ? 8.0F : 0.0F);
       }
     }
   }
@@ -221,7 +222,8 @@ TEST_P(SummarizeTest, CodesPastTheHeadAreZero) {
       if (format->quad_bits[quad] != 2) continue;  // 16 divides every head_dim
       for (int dim = head_dim(); dim < (head_dim() + 31) / 32 * 32; ++dim) {
         for (int r = 0; r < 4; ++r) {
-          const auto byte = std::to_integer<int>(got.store().record(1, 1)[at.quad_at[quad] + dim / 32 * 32 + 8 * r + dim % 8]);
+          const auto byte =
+              std::to_integer<int>(got.store().record(1, 1)[at.quad_at[quad] + dim / 32 * 32 + 8 * r + dim % 8]);
           EXPECT_EQ(byte >> (dim % 32 / 8 * 2) & 3, 0) << "dim " << dim;
         }
       }
@@ -341,7 +343,12 @@ TEST_P(SummarizeTest, WritesItsRecordsAndNothingElse) {
                     dense.store().value_record(page, head), static_cast<std::size_t>(value_record));
       }
     }
-    const SummarizeArgs args{.head_dim = head_dim(), .kv_heads = kHeads, .keys = keys.view(), .values = &values.view(), .pages = pages, .out = out};
+    const SummarizeArgs args{.head_dim = head_dim(),
+                             .kv_heads = kHeads,
+                             .keys = keys.view(),
+                             .values = &values.view(),
+                             .pages = pages,
+                             .out = out};
     check_summarize(args);
     static_cast<void>(summarize(args, Team{}, target()));
     EXPECT_EQ(memory, want_memory) << format->name;
@@ -352,7 +359,8 @@ TEST_P(SummarizeTest, WritesItsRecordsAndNothingElse) {
 TEST_P(SummarizeTest, NoPagesAreNoWork) {
   const CacheData keys(DType::kF16, Layout::kTokenMajor, kPages, kHeads, head_dim(), 16, Content::kNormal, 1);
   const SummaryData store(kGraded8, head_dim(), kHeads, keys.view());
-  const SummarizeArgs args{.head_dim = head_dim(), .kv_heads = kHeads, .keys = keys.view(), .pages = {}, .out = store.store()};
+  const SummarizeArgs args{
+      .head_dim = head_dim(), .kv_heads = kHeads, .keys = keys.view(), .pages = {}, .out = store.store()};
   check_summarize(args);
   EXPECT_EQ(summarize(args, Team{}, target()).records, 0);
 }
@@ -378,7 +386,8 @@ double relative_logit_error(const SummaryFormat& format, int head_dim, Target ta
         for (int r = 0; r < format.rank; ++r) key += record.coefficients[token][r] * record.basis[r][dim];
         exact += static_cast<double>(query[dim]) * rows[token][dim];
         estimate += query[dim] * key;
-        for (int other = 0; other < kPageTokens; ++other) mean += static_cast<double>(query[dim]) * rows[other][dim] / kPageTokens;
+        for (int other = 0; other < kPageTokens; ++other)
+          mean += static_cast<double>(query[dim]) * rows[other][dim] / kPageTokens;
       }
       missed2 += (estimate - exact) * (estimate - exact);
       spread2 += (exact - mean) * (exact - mean);
@@ -397,14 +406,16 @@ TEST_P(SummarizeTest, GradedLogitsAreNearlyAsGoodAsThePapers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, SummarizeTest,
-                         testing::Combine(testing::ValuesIn(test::simd_targets()), testing::Values(64, 80, 96, 128, 192, 256)),
+                         testing::Combine(testing::ValuesIn(test::simd_targets()),
+                                          testing::Values(64, 80, 96, 128, 192, 256)),
                          name_of);
 
 TEST(SummarizeQ8Test, ABlockWithAnInfiniteScaleIsMarked) {
   for (const Target target : supported_targets()) {
     for (const int head_dim : {64, 96, 128, 192, 256}) {
       const CacheData keys(DType::kQ8_0, Layout::kTokenMajor, kPages, kHeads, head_dim, 16, Content::kNormal, 6);
-      store_u16(const_cast<std::byte*>(keys.view().token(2, 9, 1)) + row_bytes(DType::kQ8_0, head_dim) - kQ8BlockBytes, 0x7C00);
+      store_u16(const_cast<std::byte*>(keys.view().token(2, 9, 1)) + row_bytes(DType::kQ8_0, head_dim) - kQ8BlockBytes,
+                0x7C00);
       const SummaryData got(kGraded8, head_dim, kHeads, keys.view(), nullptr, target);
       EXPECT_EQ(got.report().not_finite_records, 1) << target_name(target) << " head_dim " << head_dim;
       EXPECT_TRUE(got.decoded(2, 1).always_attend) << target_name(target) << " head_dim " << head_dim;
@@ -417,7 +428,12 @@ class CheckSummarizeTest : public testing::Test {
   CheckSummarizeTest()
       : keys_(DType::kF16, Layout::kTokenMajor, kPages, kHeads, 64, 16, Content::kNormal, 1),
         summaries_(kGraded8, 64, kHeads, keys_.view(), &keys_.view()) {
-    args_ = {.head_dim = 64, .kv_heads = kHeads, .keys = keys_.view(), .values = &keys_.view(), .pages = pages_, .out = summaries_.store()};
+    args_ = {.head_dim = 64,
+             .kv_heads = kHeads,
+             .keys = keys_.view(),
+             .values = &keys_.view(),
+             .pages = pages_,
+             .out = summaries_.store()};
   }
   void expect_refused(const std::string& message) const {
     try {

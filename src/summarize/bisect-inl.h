@@ -71,8 +71,10 @@ HWY_INLINE void bisect(const Doubled& t, double* HWY_RESTRICT values) {
       b[g] = hn::Sub(high[g], third);
     }
     for (int g = 0; g < kGroups; ++g) {
-      const auto above_a = hn::MaskFromVec(hn::BitCast(dd, hn::VecFromMask(di, hn::Gt(wanted[g], hn::BitCast(di, count_below(t, a[g]))))));
-      const auto above_b = hn::MaskFromVec(hn::BitCast(dd, hn::VecFromMask(di, hn::Gt(wanted[g], hn::BitCast(di, count_below(t, b[g]))))));
+      const auto above_a =
+          hn::MaskFromVec(hn::BitCast(dd, hn::VecFromMask(di, hn::Gt(wanted[g], hn::BitCast(di, count_below(t, a[g]))))));
+      const auto above_b =
+          hn::MaskFromVec(hn::BitCast(dd, hn::VecFromMask(di, hn::Gt(wanted[g], hn::BitCast(di, count_below(t, b[g]))))));
       low[g] = hn::IfThenElse(above_b, b[g], hn::IfThenElse(above_a, a[g], low[g]));
       high[g] = hn::IfThenElse(above_b, high[g], hn::IfThenElse(above_a, b[g], a[g]));
     }
@@ -82,8 +84,8 @@ HWY_INLINE void bisect(const Doubled& t, double* HWY_RESTRICT values) {
   }
 }
 
-/// Unit eigenvectors for kDoubles eigenvalues: component i of lane l at out[i * kPageTokens + l]. Twisted factorisation: T - x I
-/// is eliminated from both ends, and the vector starts where the two meet with the smallest remainder.
+/// Unit eigenvectors for kDoubles eigenvalues: component i of lane l at out[i * kPageTokens + l]. Twisted factorisation: T -
+/// x I is eliminated from both ends, and the vector starts where the two meet with the smallest remainder.
 HWY_INLINE void twisted_vectors(const Doubled& t, const double* values, float* HWY_RESTRICT out) {
   const DoubleTag dd;
   const DoubleVec x = hn::LoadU(dd, values);
@@ -91,8 +93,8 @@ HWY_INLINE void twisted_vectors(const Doubled& t, const double* values, float* H
     const DoubleVec tiny = hn::Set(dd, 1e-30);
     return hn::IfThenElse(hn::Lt(hn::Abs(p), tiny), tiny, p);
   };
-  DoubleVec down[kPageTokens];      // pivots from the top, then the factors below_i / pivot
-  DoubleVec up[kPageTokens];        // pivots from the end, then below_(i-1) / pivot
+  DoubleVec down[kPageTokens];  // pivots from the top, then the factors below_i / pivot
+  DoubleVec up[kPageTokens];    // pivots from the end, then below_(i-1) / pivot
   DoubleVec remainder[kPageTokens];
   constexpr int kEnd = kPageTokens - 1;
   DoubleVec p = pivot(hn::Sub(hn::Set(dd, t.diagonal[0]), x));
@@ -136,11 +138,12 @@ HWY_INLINE void twisted_vectors(const Doubled& t, const double* values, float* H
   for (int i = 0; i < kPageTokens; ++i) hn::StoreU(hn::DemoteTo(df, hn::Mul(z[i], factor)), df, out + i * kPageTokens);
 }
 
-/// Closer eigenvalues than this (the trace is 1) have no vectors of their own: those found one by one would not be orthogonal.
+/// Closer eigenvalues than this (the trace is 1) have no vectors of their own: those found one by one would not be
+/// orthogonal.
 inline constexpr double kCloseGap = 1e-6;
 
-/// Eigenvectors of the `count` largest eigenvalues as columns of `out` [16, 16]. False, and nothing of use in `out`, if two that
-/// matter are too close.
+/// Eigenvectors of the `count` largest eigenvalues as columns of `out` [16, 16]. False, and nothing of use in `out`, if two
+/// that matter are too close.
 template <int kCount>
 HWY_INLINE bool leading_vectors_of_tridiagonal(const Tridiagonal& single, float* HWY_RESTRICT out) {
   Doubled t;
@@ -153,7 +156,8 @@ HWY_INLINE bool leading_vectors_of_tridiagonal(const Tridiagonal& single, float*
   double values[kGroups * kDoubles];
   bisect<kGroups>(t, values);
   for (int r = 0; r + 1 < kCount; ++r) {
-    if (values[r] - values[r + 1] < kCloseGap && values[r + 1] > 0.5 * summarize_stage::kNullEnergy * values[0]) return false;
+    if (values[r] - values[r + 1] < kCloseGap && values[r + 1] > 0.5 * summarize_stage::kNullEnergy * values[0])
+      return false;
   }
   for (int r = 0; r < kGroups * kDoubles; r += kDoubles) twisted_vectors(t, values + r, out + r);
   return true;

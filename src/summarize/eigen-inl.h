@@ -29,8 +29,8 @@ inline HWY_NOINLINE void sorted_ql_vectors(Tridiagonal& t, int count, float* HWY
   }
 }
 
-/// Takes the columns of `x` [16, 16], `count` of which matter, from the tridiagonal matrix back to the full one, and makes the
-/// largest component of each positive.
+/// Takes the columns of `x` [16, 16], `count` of which matter, from the tridiagonal matrix back to the full one, and makes
+/// the largest component of each positive.
 HWY_INLINE void reflect_back(const Reflections& reflections, int count, float* HWY_RESTRICT x) {
   const FloatTag df;
   for (int column = 0; column < count; column += kLanes) {

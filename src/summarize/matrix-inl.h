@@ -64,8 +64,8 @@ HWY_INLINE void four_by_tokens(const float* HWY_RESTRICT weights, const float* H
 /// Calls take(i, dim, sum over k < n of weights[k * stride + i] * rows[k][dim...]) for i = 0..3 and every vector of
 /// dimensions.
 template <class Take>
-HWY_INLINE void combine_rows(const float* HWY_RESTRICT weights, int stride, const float* HWY_RESTRICT rows, int n, int head_dim,
-                             const Take& take) {
+HWY_INLINE void combine_rows(const float* HWY_RESTRICT weights, int stride, const float* HWY_RESTRICT rows, int n,
+                             int head_dim, const Take& take) {
   const FloatTag df;
   int dim = 0;
   for (; dim + 2 * kLanes <= head_dim; dim += 2 * kLanes) {
@@ -115,8 +115,8 @@ HWY_INLINE void normal_matrix(const float* HWY_RESTRICT rows, int n, int length,
   }
 }
 
-/// x = normal^-1 x for 16 right-hand sides, x [n, 16]. `normal` [n, 16] is destroyed. Gauss and Jordan's elimination needs no
-/// pivots, because the matrix is positive definite with its ridge.
+/// x = normal^-1 x for 16 right-hand sides, x [n, 16]. `normal` [n, 16] is destroyed. Gauss and Jordan's elimination needs
+/// no pivots, because the matrix is positive definite with its ridge.
 HWY_INLINE void solve_normal(float* HWY_RESTRICT normal, int n, float* HWY_RESTRICT x) {
   for (int k = 0; k < n; ++k) {
     const float inverse = 1.0F / normal[k * kPageTokens + k];

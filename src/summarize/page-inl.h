@@ -10,11 +10,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <span>
 
 #include "cpu/rows-inl.h"
 #include "locks/paged_cache.h"
-#include "locks/rotation.h"
 #include "summarize/records.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,7 +20,8 @@ namespace locks::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR
-/// a + b and a - b of components `kHalf` apart, kHalf below kLanes: the butterflies of rotate(), which have the same operands.
+/// a + b and a - b of components `kHalf` apart, kHalf below kLanes: the butterflies of rotate(), which have the same
+/// operands.
 template <int kHalf>
 HWY_INLINE FloatVec butterfly(FloatVec x) {
   const FloatTag df;
@@ -41,50 +40,79 @@ HWY_INLINE FloatVec butterfly(FloatVec x) {
   const auto flip = hn::ShiftLeft<31 - std::countr_zero(static_cast<unsigned>(kHalf))>(upper);
   return hn::Add(partner, hn::Xor(x, hn::BitCast(df, flip)));
 }
+#endif
 
-/// Hadamard transform of `size` (a power of two, at least 16) components with the arithmetic of rotate().
-HWY_INLINE void hadamard(float* HWY_RESTRICT x, int size) {
-  const FloatTag df;
-  for (int i = 0; i < size; i += kLanes) {
-    FloatVec v = hn::Load(df, x + i);
-    v = butterfly<1>(v);
-    v = butterfly<2>(v);
-    v = butterfly<4>(v);
-    if constexpr (kLanes == 16) v = butterfly<8>(v);
-    hn::Store(v, df, x + i);
+/// What a page turns out to hold while it is loaded.
+struct Seen {
+  FloatVec largest;
+  hn::Mask<FloatTag> usable;
+
+  HWY_INLINE void add(FloatVec x) {
+    const FloatVec size = hn::Abs(x);
+    usable = hn::And(usable, hn::Le(size, hn::Set(FloatTag(), summarize_stage::kLargestComponent)));
+    largest = hn::Max(largest, size);
   }
-  const FloatVec scale = hn::Set(df, 1.0F / std::sqrt(static_cast<float>(size)));
-  for (int half = kLanes; half < size; half *= 2) {
-    const bool last = 2 * half == size;
-    for (int block = 0; block < size; block += 2 * half) {
-      for (int i = block; i < block + half; i += kLanes) {
-        const FloatVec a = hn::Load(df, x + i);
-        const FloatVec b = hn::Load(df, x + i + half);
-        const FloatVec sum = hn::Add(a, b);
-        const FloatVec difference = hn::Sub(a, b);
-        hn::Store(last ? hn::Mul(sum, scale) : sum, df, x + i);
-        hn::Store(last ? hn::Mul(difference, scale) : difference, df, x + i + half);
-      }
+};
+
+/// The butterflies of whole vectors; a level a call, so that the compiler unrolls it.
+template <int kHalf, int kVecs>
+HWY_INLINE void butterflies_between(FloatVec (&x)[kVecs]) {
+  if constexpr (kHalf < kVecs) {
+    for (int i = 0; i < kVecs; ++i) {
+      if ((i & kHalf) != 0) continue;
+      const FloatVec a = x[i];
+      x[i] = hn::Add(a, x[i + kHalf]);
+      x[i + kHalf] = hn::Sub(a, x[i + kHalf]);
+    }
+    butterflies_between<2 * kHalf>(x);
+  }
+}
+
+/// Loads dimensions [first, first + kSize) of a row and rotates them: the arithmetic of rotate(), so the same bits.
+template <DType kType, int kSize>
+HWY_INLINE void load_rotated_block(const std::byte* row, int first, const float* HWY_RESTRICT signs, float* HWY_RESTRICT out,
+                                   Seen& seen) {
+  constexpr int kVecs = kSize / kLanes;
+  const FloatTag df;
+  FloatVec x[kVecs];
+  for (int i = 0; i < kVecs; ++i) {
+    x[i] = hn::Mul(load_values<kType>(row, first + i * kLanes), hn::Load(df, signs + first + i * kLanes));
+#if HWY_TARGET != HWY_SCALAR
+    x[i] = butterfly<4>(butterfly<2>(butterfly<1>(x[i])));
+    if constexpr (kLanes == 16) x[i] = butterfly<8>(x[i]);
+#endif
+  }
+  butterflies_between<1, kVecs>(x);
+  const FloatVec scale = hn::Set(df, 1.0F / std::sqrt(static_cast<float>(kSize)));
+  for (int i = 0; i < kVecs; ++i) {
+    x[i] = hn::Mul(x[i], scale);
+    seen.add(x[i]);
+    hn::Store(x[i], df, out + first + i * kLanes);
+  }
+}
+
+template <DType kType>
+HWY_INLINE void load_rotated_row(const std::byte* row, int head_dim, const float* signs, float* HWY_RESTRICT out,
+                                 Seen& seen) {
+  for (int first = 0; first < head_dim;) {
+    const int left = head_dim - first;
+    if (left >= 256) {
+      load_rotated_block<kType, 256>(row, first, signs, out, seen);
+      first += 256;
+    } else if (left >= 128) {
+      load_rotated_block<kType, 128>(row, first, signs, out, seen);
+      first += 128;
+    } else if (left >= 64) {
+      load_rotated_block<kType, 64>(row, first, signs, out, seen);
+      first += 64;
+    } else if (left >= 32) {
+      load_rotated_block<kType, 32>(row, first, signs, out, seen);
+      first += 32;
+    } else {
+      load_rotated_block<kType, 16>(row, first, signs, out, seen);
+      first += 16;
     }
   }
-  if (size == kLanes) hn::Store(hn::Mul(hn::Load(df, x), scale), df, x);
-}
-#endif
-
-/// rotate(), bit for bit.
-HWY_INLINE void rotate_row(const float* HWY_RESTRICT signs, int head_dim, float* HWY_RESTRICT x) {
-#if HWY_TARGET == HWY_SCALAR
-  static_cast<void>(signs);
-  rotate(std::span(x, static_cast<std::size_t>(head_dim)));
-#else
-  const FloatTag df;
-  for (int dim = 0; dim < head_dim; dim += kLanes) hn::Store(hn::Mul(hn::Load(df, x + dim), hn::Load(df, signs + dim)), df, x + dim);
-  for (int first = 0; first < head_dim;) {
-    const int size = static_cast<int>(std::bit_floor(static_cast<unsigned>(head_dim - first)));
-    hadamard(x + first, size);
-    first += size;
-  }
-#endif
 }
 
 /// What scaled numbers must be multiplied by to mean what they stand for, and the inverse.
@@ -106,31 +134,31 @@ HWY_INLINE StoredStep stored_step(float step, const PowerOfTwo& power) {
   return {bits, scaled, scaled > 1e-30F ? 1.0F / scaled : 0.0F};
 }
 
-/// Loads one page of one head, rotates it (`signs` not null) and scales it to components of at most 2 by a power of two, so
-/// that no square overflows or vanishes. False if a component is not finite or too large.
-HWY_INLINE bool load_page(const PagedCache& cache, std::int64_t page, int kv_head, int head_dim, const float* signs,
-                          float* HWY_RESTRICT rows, PowerOfTwo& power) {
+/// Loads one page of one head, rotates it (`signs` not null), and scales it by a power of two if its components are far from
+/// 1, so that no square overflows or vanishes. False if a component is not finite or too large.
+inline HWY_NOINLINE bool load_summarized_page(const PagedCache& cache, std::int64_t page, int kv_head, int head_dim,
+                                              const float* signs, float* HWY_RESTRICT rows, PowerOfTwo& power) {
   const FloatTag df;
+  Seen seen{hn::Zero(df), hn::Eq(hn::Zero(df), hn::Zero(df))};
   with_dtype(cache.dtype, [&]<DType kType>() {
+    Seen here = seen;  // stays in registers, which a captured one does not
     for (int token = 0; token < kPageTokens; ++token) {
-      load_row<kType>(cache.token(page, token, kv_head), head_dim, rows + token * head_dim);
+      const std::byte* from = cache.token(page, token, kv_head);
+      float* row = rows + token * head_dim;
+      if (signs != nullptr) {
+        load_rotated_row<kType>(from, head_dim, signs, row, here);
+        continue;
+      }
+      load_row<kType>(from, head_dim, row);
+      for (int dim = 0; dim < head_dim; dim += kLanes) here.add(hn::Load(df, row + dim));
     }
+    seen = here;
   });
-  FloatVec largest = hn::Zero(df);
-  const FloatVec limit = hn::Set(df, summarize_stage::kLargestComponent);
-  auto usable = hn::Eq(limit, limit);
-  for (int token = 0; token < kPageTokens; ++token) {
-    float* row = rows + token * head_dim;
-    if (signs != nullptr) rotate_row(signs, head_dim, row);
-    for (int dim = 0; dim < head_dim; dim += kLanes) {
-      const FloatVec size = hn::Abs(hn::Load(df, row + dim));
-      usable = hn::And(usable, hn::Le(size, limit));
-      largest = hn::Max(largest, size);
-    }
-  }
-  if (!hn::AllTrue(df, usable)) return false;
-  const float most = hn::GetLane(hn::MaxOfLanes(df, largest));
-  const int exponent = most > 0.0F ? std::max(std::ilogb(most), -126) : 0;
+  if (!hn::AllTrue(df, seen.usable)) return false;
+  const float most = hn::GetLane(hn::MaxOfLanes(df, seen.largest));
+  constexpr float kNearOne = 0x1p16F;
+  if ((most > 1.0F / kNearOne && most < kNearOne) || most == 0.0F) return true;
+  const int exponent = std::max(std::ilogb(most), -126);
   power.up = std::ldexp(1.0, exponent);
   power.down = std::ldexp(1.0, -exponent);
   const FloatVec down = hn::Set(df, static_cast<float>(power.down));

@@ -7,8 +7,10 @@
 #define LOCKS_SUMMARIZE_QUANTISE_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 
 #include "summarize/page-inl.h"
 
@@ -85,35 +87,35 @@ HWY_INLINE void store_basis(const SummaryFormat& format, const RecordLayout& at,
   }
 }
 
-/// Squared error of mid-rise codes with this step: |value| becomes (k + 1/2) step with k < half.
-HWY_INLINE float mid_rise_error(const float* HWY_RESTRICT x, int n, const StoredStep& step, int half) {
-  const FloatTag df;
-  const FloatVec highest = hn::Set(df, static_cast<float>(half) - 0.5F);
-  const FloatVec inverse = hn::Set(df, step.inverse);
-  const FloatVec size = hn::Set(df, step.scaled);
-  FloatVec sum = hn::Zero(df);
-  for (int i = 0; i < n; i += kLanes) {
-    const FloatVec value = hn::Abs(hn::Load(df, x + i));
-    const FloatVec middle = hn::Min(hn::Add(hn::Floor(hn::Mul(value, inverse)), hn::Set(df, 0.5F)), highest);
-    const FloatVec missed = hn::NegMulAdd(middle, size, value);
-    sum = hn::MulAdd(missed, missed, sum);
-  }
-  return sum_lanes(sum);
-}
-
+/// The step with the least squared error of mid-rise codes, in which |value| becomes (k + 1/2) step with k < half.
 HWY_INLINE StoredStep best_step(const float* HWY_RESTRICT x, int n, int half, const PowerOfTwo& power) {
+  constexpr int kTried = static_cast<int>(std::size(summarize_stage::kStepShares));
+  const FloatTag df;
   const float full = largest_size(x, n) / (static_cast<float>(half) - 0.5F);
-  StoredStep best{};
-  float least = 0.0F;
-  for (const float share : summarize_stage::kStepShares) {
-    const StoredStep step = stored_step(share * full, power);
-    const float error = mid_rise_error(x, n, step, half);
-    if (share == summarize_stage::kStepShares[0] || error < least) {
-      best = step;
-      least = error;
+  StoredStep steps[kTried];
+  FloatVec sums[kTried];
+  for (int i = 0; i < kTried; ++i) {
+    steps[i] = stored_step(summarize_stage::kStepShares[i] * full, power);
+    sums[i] = hn::Zero(df);
+  }
+  const FloatVec highest = hn::Set(df, static_cast<float>(half) - 0.5F);
+  for (int at = 0; at < n; at += kLanes) {
+    const FloatVec value = hn::Abs(hn::Load(df, x + at));
+    for (int i = 0; i < kTried; ++i) {
+      const FloatVec below = hn::Floor(hn::Mul(value, hn::Set(df, steps[i].inverse)));
+      const FloatVec middle = hn::Min(hn::Add(below, hn::Set(df, 0.5F)), highest);
+      const FloatVec missed = hn::NegMulAdd(middle, hn::Set(df, steps[i].scaled), value);
+      sums[i] = hn::MulAdd(missed, missed, sums[i]);
     }
   }
-  return best;
+  int best = 0;
+  float least = sum_lanes(sums[0]);
+  for (int i = 1; i < kTried; ++i) {
+    const float error = sum_lanes(sums[i]);
+    best = error < least ? i : best;
+    least = std::min(error, least);
+  }
+  return steps[best];
 }
 
 /// Quantises the coefficients [rank, 16] in place and stores their codes and scales.
@@ -160,7 +162,8 @@ HWY_INLINE void store_coefficients(const SummaryFormat& format, const RecordLayo
 }
 
 /// Quantises one rank's slopes [head_dim] and stores codes (head_dim / 4 bytes at `to`) and scale.
-HWY_INLINE void store_slopes(float* HWY_RESTRICT slopes, int head_dim, const PowerOfTwo& power, std::byte* to, std::byte* scale) {
+HWY_INLINE void store_slopes(float* HWY_RESTRICT slopes, int head_dim, const PowerOfTwo& power, std::byte* to,
+                             std::byte* scale) {
   HWY_ALIGN std::uint8_t codes[kMaxHeadDim];
   const StoredStep step = best_step(slopes, head_dim, 2, power);
   store_u16(scale, step.bits);

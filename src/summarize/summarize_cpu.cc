@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "cpu/dispatch.h"
+#include "locks/rotation.h"
 #include "summarize/eigen-inl.h"
 #include "summarize/matrix-inl.h"
 #include "summarize/page-inl.h"
@@ -24,11 +25,11 @@ static_assert(kMaxRank == kPageTokens);  // square matrices serve both
 /// What one thread needs for one page; on its stack.
 struct Scratch {
   HWY_ALIGN float signs[kMaxHeadDim];
-  HWY_ALIGN float rows[kPageTokens * kMaxHeadDim];     // [16, head_dim]: keys or values, then what the mean leaves
-  HWY_ALIGN float columns[kMaxHeadDim * kPageTokens];  // [head_dim, 16]
-  HWY_ALIGN float basis[kMaxRank * kMaxHeadDim];       // [rank, head_dim]; slopes of the values later
-  HWY_ALIGN float coefficients[kMaxRank * kPageTokens];   // [rank, 16]
-  HWY_ALIGN float by_token[kPageTokens * kMaxRank];    // [16, 16], the first `rank` columns
+  HWY_ALIGN float rows[kPageTokens * kMaxHeadDim];       // [16, head_dim]: keys or values, then what the mean leaves
+  HWY_ALIGN float columns[kMaxHeadDim * kPageTokens];    // [head_dim, 16]
+  HWY_ALIGN float basis[kMaxRank * kMaxHeadDim];         // [rank, head_dim]; slopes of the values later
+  HWY_ALIGN float coefficients[kMaxRank * kPageTokens];  // [rank, 16]
+  HWY_ALIGN float by_token[kPageTokens * kMaxRank];      // [16, 16], the first `rank` columns
   HWY_ALIGN float square[kPageTokens * kPageTokens];
 };
 
@@ -47,9 +48,15 @@ HWY_INLINE void principal_directions(const SummaryFormat& format, int head_dim, 
     hn::Store(hn::Mul(hn::Load(df, s.square + i), hn::Set(df, inverse)), df, s.square + i);
   }
   switch (format.rank) {
-    case 4: leading_eigenvectors<4>(s.square, s.by_token); break;
-    case 8: leading_eigenvectors<8>(s.square, s.by_token); break;
-    default: leading_eigenvectors<12>(s.square, s.by_token); break;
+    case 4:
+      leading_eigenvectors<4>(s.square, s.by_token);
+      break;
+    case 8:
+      leading_eigenvectors<8>(s.square, s.by_token);
+      break;
+    default:
+      leading_eigenvectors<12>(s.square, s.by_token);
+      break;
   }
 
   float most = 0.0F;
@@ -69,7 +76,8 @@ HWY_INLINE void principal_directions(const SummaryFormat& format, int head_dim, 
       float* row = basis + i * head_dim;
       for (int dim = 0; dim < head_dim; dim += kLanes) hn::Store(hn::Mul(hn::Load(df, row + dim), factor), df, row + dim);
       for (int token = 0; token < kPageTokens; ++token) {
-        s.coefficients[(4 * quad + i) * kPageTokens + token] = kept ? length * s.by_token[token * kMaxRank + 4 * quad + i] : 0.0F;
+        s.coefficients[(4 * quad + i) * kPageTokens + token] =
+            kept ? length * s.by_token[token * kMaxRank + 4 * quad + i] : 0.0F;
       }
     }
   }
@@ -144,7 +152,8 @@ HWY_INLINE bool summarize_one(const SummarizeArgs& args, std::int64_t page, int 
   const RecordLayout at = record_layout(format, head_dim);
   PowerOfTwo key_power;
   PowerOfTwo value_power;
-  if (!load_page(args.keys, page, kv_head, head_dim, format.rotated ? s.signs : nullptr, s.rows, key_power)) return false;
+  if (!load_summarized_page(args.keys, page, kv_head, head_dim, format.rotated ? s.signs : nullptr, s.rows, key_power))
+    return false;
   std::byte* record = args.out.record(page, kv_head);
   std::memset(record, 0, static_cast<std::size_t>(at.record_bytes));
   store_and_remove_mean(head_dim, key_power, s.rows, record + at.mean_at, record + at.mean_scale_at);
@@ -156,14 +165,14 @@ HWY_INLINE bool summarize_one(const SummarizeArgs& args, std::int64_t page, int 
   store_u16(record + at.residual_at, summarize_stage::finite_bf16(residual_variance(format, head_dim, key_power, s)));
   record[at.format_at] = static_cast<std::byte>(format.id);
   if (args.out.value_data == nullptr) return true;
-  if (!load_page(*args.values, page, kv_head, head_dim, s.signs, s.rows, value_power)) return false;
+  if (!load_summarized_page(*args.values, page, kv_head, head_dim, s.signs, s.rows, value_power)) return false;
   store_values(format, head_dim, key_power, value_power, s, args.out.value_record(page, kv_head));
   return true;
 }
 
 std::int64_t summarize_items(const SummarizeArgs& args, std::int64_t first, std::int64_t last) noexcept {
   Scratch scratch;
-  for (int dim = 0; dim < kMaxHeadDim; ++dim) scratch.signs[dim] = rotation_sign(dim);
+  for (int dim = 0; dim < args.head_dim; ++dim) scratch.signs[dim] = rotation_sign(dim);
   std::int64_t marked = 0;
   for (std::int64_t item = first; item < last; ++item) {
     const auto page = args.pages[static_cast<std::size_t>(item / args.kv_heads)];

@@ -12,9 +12,9 @@ namespace locks::summarize_stage {
 namespace {
 
 using Row = std::array<double, kMaxHeadDim>;
-using Page = std::array<Row, kPageTokens>;                                     // [tokens, head_dim]
+using Page = std::array<Row, kPageTokens>;  // [tokens, head_dim]
 using Square = std::array<std::array<double, kPageTokens>, kPageTokens>;
-using Coefficients = std::array<std::array<double, kMaxRank>, kPageTokens>;    // [tokens, rank]
+using Coefficients = std::array<std::array<double, kMaxRank>, kPageTokens>;  // [tokens, rank]
 
 float component(DType dtype, const std::byte* row, int dim) {
   switch (dtype) {
@@ -23,8 +23,10 @@ float component(DType dtype, const std::byte* row, int dim) {
       std::memcpy(&value, row + 4 * dim, sizeof value);
       return value;
     }
-    case DType::kF16: return f16_to_float(load_u16(row + 2 * dim));
-    case DType::kBF16: return bf16_to_float(load_u16(row + 2 * dim));
+    case DType::kF16:
+      return f16_to_float(load_u16(row + 2 * dim));
+    case DType::kBF16:
+      return bf16_to_float(load_u16(row + 2 * dim));
     case DType::kQ8_0: {
       const std::byte* block = row + dim / kQ8BlockElements * kQ8BlockBytes;
       return f16_to_float(load_u16(block)) * static_cast<float>(static_cast<std::int8_t>(block[2 + dim % kQ8BlockElements]));
@@ -54,7 +56,8 @@ double decoded(std::uint16_t bf16) { return bf16_to_float(bf16); }
 /// round_half_even(value / scale) within +-limit; 0 if the scale is 0.
 int mid_tread(double value, double scale, int limit) {
   if (scale == 0.0) return 0;
-  return static_cast<int>(std::clamp(std::nearbyint(value / scale), -static_cast<double>(limit), static_cast<double>(limit)));
+  return static_cast<int>(
+      std::clamp(std::nearbyint(value / scale), -static_cast<double>(limit), static_cast<double>(limit)));
 }
 
 /// floor(value / step) + half within 0 .. 2 half - 1, meaning (code - half + 1/2) step; half if the step is 0.
@@ -114,7 +117,8 @@ void diagonalise(Square& a, Square& u) {
         if (std::abs(a[p][q]) <= 1e-16 * std::sqrt(std::abs(a[p][p] * a[q][q]))) continue;
         turned = true;
         const double half_cotangent = (a[q][q] - a[p][p]) / (2.0 * a[p][q]);
-        const double tangent = std::copysign(1.0, half_cotangent) / (std::abs(half_cotangent) + std::hypot(1.0, half_cotangent));
+        const double tangent =
+            std::copysign(1.0, half_cotangent) / (std::abs(half_cotangent) + std::hypot(1.0, half_cotangent));
         const double cosine = 1.0 / std::hypot(1.0, tangent);
         const double sine = tangent * cosine;
         const auto turn = [cosine, sine](double& x, double& y) {
@@ -132,7 +136,7 @@ void diagonalise(Square& a, Square& u) {
 }
 
 struct Basis {
-  std::array<Row, kMaxRank> rows{};      // unit vectors, or zeros if dropped
+  std::array<Row, kMaxRank> rows{};  // unit vectors, or zeros if dropped
   std::array<bool, kMaxRank> kept{};
 };
 
@@ -245,7 +249,8 @@ Coefficients fit_coefficients(const Page& deviations, const Basis& basis, int he
 }
 
 /// Stores the coefficients and gives back what their codes mean.
-Coefficients store_coefficients(const SummaryFormat& format, const RecordLayout& at, const Coefficients& c, std::byte* record) {
+Coefficients store_coefficients(const SummaryFormat& format, const RecordLayout& at, const Coefficients& c,
+                                std::byte* record) {
   Coefficients stored{};
   if (format.coefficient_bits == 8) {
     for (int token = 0; token < kPageTokens; ++token) {
@@ -341,7 +346,8 @@ bool summarize_reference(const SummarizeArgs& args, std::int64_t page, int kv_he
   store_and_remove_mean(head_dim, record + at.mean_at, record + at.mean_scale_at, keys);
   const Basis basis = principal_directions(keys, head_dim, format.rank);
   const Basis stored_basis = store_basis(format, at, head_dim, basis, record);
-  const Coefficients fitted = fit_coefficients(keys, format.refit ? stored_basis : basis, head_dim, format.rank, format.refit);
+  const Coefficients fitted =
+      fit_coefficients(keys, format.refit ? stored_basis : basis, head_dim, format.rank, format.refit);
   const Coefficients c = store_coefficients(format, at, fitted, record);
   store_u16(record + at.residual_at, finite_bf16(residual_variance(keys, stored_basis, c, head_dim, format.rank)));
   record[at.format_at] = static_cast<std::byte>(format.id);

@@ -52,9 +52,9 @@ HWY_INLINE float dot(const Tokens& a, const Tokens& b) {
 
 /// The lanes from `first` on; zeros before.
 HWY_INLINE Tokens tail(const Tokens& x, int first) {
-  alignas(64) static constexpr std::uint32_t kMask[2 * kPageTokens] = {
-      0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,
-      ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U};
+  alignas(64) static constexpr std::uint32_t kMask[2 * kPageTokens] = {0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,
+                                                                       0,   0,   0,   0,   0,   ~0U, ~0U, ~0U, ~0U, ~0U, ~0U,
+                                                                       ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U};
   const hn::RebindToUnsigned<FloatTag> du;
   Tokens out;
   for (int i = 0; i < Tokens::kVecs; ++i) {
