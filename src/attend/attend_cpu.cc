@@ -15,35 +15,28 @@
 HWY_BEFORE_NAMESPACE();
 namespace locks::HWY_NAMESPACE {
 
-/// Hands out the rows of a piece, a chunk after the other. Tokens of short entries share a chunk. If dense, the KV heads of
-/// the same pages follow each other.
+/// Hands out the rows of a piece, a chunk after the other: those of the list's KV head or, if dense, of the first one.
+/// Tokens of short entries share a chunk.
 class ChunkReader {
  public:
   ChunkReader(const AttendArgs& args, const attend_work::Piece& piece)
-      : args_(args), piece_(piece), dense_(attend_work::is_dense(args)), entry_(piece.first_entry) {
-    if (!dense_) kv_head_ = piece.list * args.geometry.kv_heads / args.num_lists;
+      : args_(args),
+        piece_(piece),
+        kv_head_(attend_work::is_dense(args) ? 0 : piece.list * args.geometry.kv_heads / args.num_lists),
+        entry_(piece.first_entry) {
     load_entry();
   }
 
   /// No tokens: there are no more chunks.
   void next(Chunk& chunk) {
     chunk.tokens = 0;
-    chunk.kv_head = kv_head_;
-    const int first_entry = entry_;
     while (chunk.tokens < kChunkTokens && entry_ < piece_.end_entry) {
       take(chunk);
-      if (mask_ != 0) return;
+      if (mask_ != 0) break;
       ++entry_;
       load_entry();
     }
-    if (dense_ && chunk.tokens > 0) {
-      if (++kv_head_ < args_.geometry.kv_heads) {
-        entry_ = first_entry;
-        load_entry();
-      } else {
-        kv_head_ = 0;
-      }
-    }
+    chunk.pad();
   }
 
  private:
@@ -72,28 +65,28 @@ class ChunkReader {
 
   const AttendArgs& args_;
   const attend_work::Piece& piece_;
-  const bool dense_;
+  const int kv_head_;
   int entry_;
-  int kv_head_ = 0;
   std::int64_t page_ = 0;
   std::uint32_t mask_ = 0;  // tokens of the entry that are not handed out yet
 };
-static_assert(kChunkTokens % kPageTokens == 0, "a dense chunk is whole pages: the next KV head starts where this one did");
 
 void attend_piece(const AttendArgs& args, const attend_work::Piece& piece) {
-  using LogitsKernel = void (*)(const Chunk&, const Chunk&, const Heads&, float*);
-  using ValuesKernel = void (*)(const Chunk&, const Chunk&, const Heads&, const float*, const float*);
+  using LogitsKernel = void (*)(const Chunk&, std::int64_t, const Ahead&, const Heads&, float*);
+  using ValuesKernel = void (*)(const Chunk&, std::int64_t, const ValueScales&, const Ahead&, const Heads&, const float*, const float*);
   LogitsKernel logits_kernel = nullptr;
   ValuesKernel values_kernel = nullptr;
   with_dtype(args.keys.dtype, [&]<DType kType>() { logits_kernel = &chunk_logits<kType>; });
   with_dtype(args.values.dtype, [&]<DType kType>() { values_kernel = &chunk_values<kType>; });
 
-  const Geometry& geometry = args.geometry;
-  const bool dense = attend_work::is_dense(args);
-  const int group = geometry.query_heads / (dense ? geometry.kv_heads : args.num_lists);
-  const int state_floats = attend_work::state_floats(geometry.head_dim);
+  const int head_dim = args.geometry.head_dim;
+  const int kv_heads = attend_work::is_dense(args) ? args.geometry.kv_heads : 1;  // that attend the same tokens
+  const int row_heads = attend_work::heads_per_row(args);
+  const int group = row_heads / kv_heads;
+  const int first_query_head = attend_work::is_dense(args) ? 0 : piece.list * row_heads;
   alignas(64) float logits[kMaxHeads * kChunkTokens];
-  alignas(64) float rescale[kMaxHeads];
+  float rescale[kMaxHeads];
+  ValueScales value_scales;
   Chunk chunks[2];
   ChunkReader reader(args, piece);
   reader.next(chunks[0]);
@@ -101,18 +94,29 @@ void attend_piece(const AttendArgs& args, const attend_work::Piece& piece) {
     const Chunk& chunk = chunks[current];
     Chunk& next = chunks[current ^ 1];
     reader.next(next);
-    for (int first = 0; first < group; first += kMaxHeads) {
-      const int head_in_row = (dense ? chunk.kv_head * group : 0) + first;
-      const int query_head = (dense ? 0 : piece.list * group) + head_in_row;
-      const Heads heads{std::min(group - first, kMaxHeads),
-                        geometry.head_dim,
-                        geometry.softmax_scale,
-                        args.queries.at(piece.request, query_head, 0),
-                        args.queries.stride[1],
-                        piece.states + std::int64_t{head_in_row} * state_floats};
-      logits_kernel(chunk, next, heads, logits);
-      chunk_softmax(heads, chunk.tokens, logits, rescale);
-      values_kernel(chunk, next, heads, logits, rescale);
+    for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
+      // The next KV head's rows of these tokens, or the first one's of the next tokens.
+      const bool last_head = kv_head + 1 == kv_heads;
+      const Chunk& soon = last_head ? next : chunk;
+      const int soon_head = last_head ? 0 : kv_head + 1;
+      const Ahead keys_ahead{soon.keys, soon.tokens, soon_head * args.keys.head_stride, row_bytes(args.keys.dtype, head_dim)};
+      const Ahead values_ahead{soon.values, soon.tokens, soon_head * args.values.head_stride,
+                               row_bytes(args.values.dtype, head_dim)};
+      const std::int64_t key_offset = kv_head * args.keys.head_stride;
+      const std::int64_t value_offset = kv_head * args.values.head_stride;
+      if (args.values.dtype == DType::kQ8_0) value_scales.gather(chunk, value_offset, head_dim);
+      for (int first = 0; first < group; first += kMaxHeads) {
+        const int head = kv_head * group + first;
+        const Heads heads{std::min(group - first, kMaxHeads),
+                          head_dim,
+                          args.geometry.softmax_scale,
+                          args.queries.at(piece.request, first_query_head + head, 0),
+                          args.queries.stride[1],
+                          piece.states + std::int64_t{head} * attend_work::state_floats(head_dim)};
+        logits_kernel(chunk, key_offset, keys_ahead, heads, logits);
+        chunk_softmax(heads, chunk.tokens, logits, rescale);
+        values_kernel(chunk, value_offset, value_scales, values_ahead, heads, logits, rescale);
+      }
     }
   }
 }

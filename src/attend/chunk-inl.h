@@ -24,13 +24,43 @@ namespace hn = hwy::HWY_NAMESPACE;
 using attend_work::kChunkTokens;
 inline constexpr int kMaxHeads = 64;   // of one chunk: the softmax of a larger group is done in parts
 inline constexpr int kTileHeads = 4;   // that share one conversion of a row to float
+inline constexpr int kTileTokens = 4;  // whose logits are computed together
 
-/// Rows of some tokens of one KV head, from any pages.
+/// Rows of some tokens, from any pages. The rows of a KV head lie `offset` behind those of the first one.
 struct Chunk {
   int tokens = 0;
-  int kv_head = 0;
   const std::byte* keys[kChunkTokens];
   const std::byte* values[kChunkTokens];
+
+  /// Tiles take kTileTokens at a time: past the last token, it is there again, and what comes of it is not used.
+  void pad() {
+    for (int token = tokens; token % kTileTokens != 0; ++token) keys[token] = keys[token - 1];
+  }
+};
+
+/// The rows that are fetched while others are computed.
+struct Ahead {
+  const std::byte* const* rows = nullptr;
+  int count = 0;
+  std::int64_t offset = 0;
+  std::int64_t bytes = 0;  // of a row
+};
+
+/// Fetches them in `parts` equal parts, so that the memory is never asked for more than it can take at once.
+class Fetcher {
+ public:
+  HWY_INLINE Fetcher(const Ahead& ahead, int parts) : ahead_(ahead), per_part_((ahead.count + parts - 1) / parts) {}
+  HWY_INLINE void fetch() {
+    for (const int end = std::min(next_ + per_part_, ahead_.count); next_ < end; ++next_) {
+      const std::byte* const row = ahead_.rows[next_] + ahead_.offset;
+      for (std::int64_t byte = 0; byte < ahead_.bytes; byte += 64) __builtin_prefetch(row + byte);
+    }
+  }
+
+ private:
+  const Ahead ahead_;
+  const int per_part_;
+  int next_ = 0;
 };
 
 /// The query heads that attend a chunk, and their partial states.
@@ -42,12 +72,6 @@ struct Heads {
   std::int64_t query_stride = 0;
   float* states = nullptr;  // attend_work::state_floats apart
 };
-
-HWY_INLINE void prefetch_rows(const std::byte* const* rows, int first, int end, std::int64_t bytes) {
-  for (int token = first; token < end; ++token) {
-    for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(rows[token] + at);
-  }
-}
 
 /// Sums of the lanes of four vectors.
 HWY_INLINE void sum_lanes_of_four(FloatVec a, FloatVec b, FloatVec c, FloatVec d, float* HWY_RESTRICT sums) {
@@ -77,40 +101,38 @@ HWY_INLINE void sum_lanes_of_four(FloatVec a, FloatVec b, FloatVec c, FloatVec d
 
 /// Dot products of 4 tokens (or 2: with 16 registers, 4 heads leave room for no more) with kHeads queries.
 template <DType kType, int kHeads, int kTokens>
-HWY_INLINE void dot_tile(const std::byte* const* rows, const float* HWY_RESTRICT queries, std::int64_t query_stride, int head_dim,
+HWY_INLINE void dot_tile(const Chunk& chunk, std::int64_t offset, int first_token,
+                         const float* HWY_RESTRICT queries, std::int64_t query_stride, int head_dim,
                          float* HWY_RESTRICT logits /* [kHeads, kChunkTokens] */) {
   const FloatTag df;
-  constexpr int kStep = kType == DType::kQ8_0 ? kQ8BlockElements : 16;  // dimensions; both divide head_dim
+  constexpr bool kScaled = kType == DType::kQ8_0;
+  constexpr int kStep = kScaled ? kQ8BlockElements : 16;  // dimensions; both divide head_dim
+  const std::byte* rows[kTokens];
+  for (int i = 0; i < kTokens; ++i) rows[i] = chunk.keys[first_token + i] + offset;
   FloatVec sum[kHeads][kTokens];
   for (auto& head : sum) {
     for (auto& vec : head) vec = hn::Zero(df);
   }
   for (int dim = 0; dim < head_dim; dim += kStep) {
-    if constexpr (kType == DType::kQ8_0) {
-      Q8Scale scale[kTokens];
-      const std::byte* codes[kTokens];
-      for (int token = 0; token < kTokens; ++token) {
-        const std::byte* const block = rows[token] + dim / kQ8BlockElements * kQ8BlockBytes;
-        scale[token] = load_q8_scale(block);
-        codes[token] = block + 2;
-      }
-      for (int i = 0; i < kStep; i += kLanes) {
-        FloatVec query[kHeads];
-        for (int head = 0; head < kHeads; ++head) query[head] = hn::LoadU(df, queries + head * query_stride + dim + i);
-        for (int token = 0; token < kTokens; ++token) {
-          const FloatVec key = load_q8_values(codes[token] + i, scale[token]);
-          for (int head = 0; head < kHeads; ++head) sum[head][token] = hn::MulAdd(key, query[head], sum[head][token]);
+    [[maybe_unused]] FloatVec scale[kTokens];
+    if constexpr (kScaled) {
+      for (int i = 0; i < kTokens; ++i) scale[i] = broadcast_f16(rows[i]);
+    }
+    for (int in_step = 0; in_step < kStep; in_step += kLanes) {
+      FloatVec query[kHeads];
+      for (int head = 0; head < kHeads; ++head) query[head] = hn::LoadU(df, queries + head * query_stride + dim + in_step);
+      for (int i = 0; i < kTokens; ++i) {
+        FloatVec key;
+        if constexpr (kScaled) {
+          key = hn::Mul(scale[i], load_signed_bytes(rows[i] + 2 + in_step));
+        } else {
+          key = load_values<kType>(rows[i], dim + in_step);
         }
+        for (int head = 0; head < kHeads; ++head) sum[head][i] = hn::MulAdd(key, query[head], sum[head][i]);
       }
-    } else {
-      for (int i = 0; i < kStep; i += kLanes) {
-        FloatVec query[kHeads];
-        for (int head = 0; head < kHeads; ++head) query[head] = hn::LoadU(df, queries + head * query_stride + dim + i);
-        for (int token = 0; token < kTokens; ++token) {
-          const FloatVec key = load_values<kType>(rows[token], dim + i);
-          for (int head = 0; head < kHeads; ++head) sum[head][token] = hn::MulAdd(key, query[head], sum[head][token]);
-        }
-      }
+    }
+    if constexpr (kScaled) {
+      for (auto& row : rows) row += kQ8BlockBytes;
     }
   }
   if constexpr (kTokens == 4) {
@@ -128,39 +150,36 @@ HWY_INLINE void dot_tile(const std::byte* const* rows, const float* HWY_RESTRICT
   }
 }
 
-template <DType kType, int kHeads>
-HWY_INLINE void dot_heads(const Chunk& chunk, const Chunk& next, bool prefetch, const Heads& heads, int first_head,
-                          float* HWY_RESTRICT logits) {
-  constexpr int kTokens = kHeads == 4 && HWY_TARGET == HWY_AVX2 ? 2 : 4;
-  const std::int64_t bytes = row_bytes(kType, heads.head_dim);
-  const float* const queries = heads.queries + first_head * heads.query_stride;
-  for (int token = 0; token < chunk.tokens; token += kTokens) {
-    const std::byte* rows[kTokens];  // past the last token, it again: its logits are not used
-    for (int i = 0; i < kTokens; ++i) rows[i] = chunk.keys[std::min(token + i, chunk.tokens - 1)];
-    const bool last = token + kTokens >= chunk.tokens;
-    if (prefetch) prefetch_rows(next.keys, token, last ? next.tokens : std::min(token + kTokens, next.tokens), bytes);
-    dot_tile<kType, kHeads, kTokens>(rows, queries, heads.query_stride, heads.head_dim,
-                                     logits + first_head * kChunkTokens + token);
-  }
-}
-
-/// The smallest number of equal parts of at most kTileHeads; their sizes differ by one at most.
-HWY_INLINE int tile_end(int heads, int tile, int tiles) { return heads * (tile + 1) / tiles; }
-
-/// Unscaled logits [heads, kChunkTokens] of a chunk; starts to read the next chunk's keys.
-template <DType kType>
-HWY_NOINLINE void chunk_logits(const Chunk& chunk, const Chunk& next, const Heads& heads, float* HWY_RESTRICT logits) {
-  const int tiles = (heads.count + kTileHeads - 1) / kTileHeads;
+/// Calls work.operator()<kHeads>(first_head) for tiles of at most kTileHeads heads, their sizes equal or one apart.
+template <class Work>
+HWY_INLINE void for_each_tile(int heads, const Work& work) {
+  const int tiles = (heads + kTileHeads - 1) / kTileHeads;
   for (int tile = 0, first = 0; tile < tiles; ++tile) {
-    const int end = tile_end(heads.count, tile, tiles);
+    const int end = heads * (tile + 1) / tiles;
     switch (end - first) {
-      case 1: dot_heads<kType, 1>(chunk, next, tile == 0, heads, first, logits); break;
-      case 2: dot_heads<kType, 2>(chunk, next, tile == 0, heads, first, logits); break;
-      case 3: dot_heads<kType, 3>(chunk, next, tile == 0, heads, first, logits); break;
-      default: dot_heads<kType, 4>(chunk, next, tile == 0, heads, first, logits); break;
+      case 1: work.template operator()<1>(first); break;
+      case 2: work.template operator()<2>(first); break;
+      case 3: work.template operator()<3>(first); break;
+      default: work.template operator()<4>(first); break;
     }
     first = end;
   }
+}
+
+/// Unscaled logits [heads, kChunkTokens] of a chunk; fetches what comes next.
+template <DType kType>
+HWY_NOINLINE void chunk_logits(const Chunk& chunk, std::int64_t offset, const Ahead& ahead, const Heads& heads,
+                               float* HWY_RESTRICT logits) {
+  for_each_tile(heads.count, [&]<int kHeads>(int first) HWY_ATTR {
+    constexpr int kTokens = kHeads == 4 && HWY_TARGET == HWY_AVX2 ? 2 : kTileTokens;
+    const int tiles = (chunk.tokens + kTokens - 1) / kTokens;
+    Fetcher fetcher(first == 0 ? ahead : Ahead{}, tiles);
+    for (int tile = 0; tile < tiles; ++tile) {
+      fetcher.fetch();
+      dot_tile<kType, kHeads, kTokens>(chunk, offset, tile * kTokens, heads.queries + first * heads.query_stride,
+                                       heads.query_stride, heads.head_dim, logits + first * kChunkTokens + tile * kTokens);
+    }
+  });
 }
 
 /// The states' max grows to cover the scaled logits of a chunk, and their sums shrink by what `rescale` says.
@@ -221,22 +240,36 @@ inline HWY_NOINLINE void chunk_softmax(const Heads& heads, int tokens, float* HW
 }
 
 /// Dimensions [dim, dim + kVecs * kLanes) of sum = sum * rescale + weights * values. The chunk's own sum is made first:
-/// rounding then grows with the number of chunks, not of tokens.
+/// rounding then grows with the number of chunks, not of tokens. `weights` [blocks, kTileHeads, kChunkTokens]: one block
+/// for all dimensions or, for q8_0 and its scales included, one for each of a row's.
 template <DType kType, int kHeads, int kVecs>
-HWY_INLINE void weigh_tile(const Chunk& chunk, int dim, const float* HWY_RESTRICT weights, const float* HWY_RESTRICT rescale,
-                           float* HWY_RESTRICT states, std::int64_t state_stride) {
+HWY_INLINE void weigh_tile(const Chunk& chunk, std::int64_t offset, int dim, const float* HWY_RESTRICT weights,
+                           const float* HWY_RESTRICT rescale, float* HWY_RESTRICT states, std::int64_t state_stride) {
   const FloatTag df;
+  constexpr int kBlockVecs = kType == DType::kQ8_0 ? std::min(kVecs, kQ8BlockElements / kLanes) : kVecs;
+  if constexpr (kType == DType::kQ8_0) {
+    offset += dim / kQ8BlockElements * kQ8BlockBytes + 2 + dim % kQ8BlockElements;
+    weights += dim / kQ8BlockElements * kTileHeads * kChunkTokens;
+  }
   FloatVec sum[kHeads][kVecs];
   for (auto& head : sum) {
     for (auto& vec : head) vec = hn::Zero(df);
   }
   for (int token = 0; token < chunk.tokens; ++token) {
-    const std::byte* const row = chunk.values[token];
-    FloatVec value[kVecs];
-    load_values<kType>(row, dim, value);
-    for (int head = 0; head < kHeads; ++head) {
-      const FloatVec weight = hn::Set(df, weights[head * kChunkTokens + token]);
-      for (int i = 0; i < kVecs; ++i) sum[head][i] = hn::MulAdd(value[i], weight, sum[head][i]);
+    const std::byte* const row = chunk.values[token] + offset;
+    for (int first = 0; first < kVecs; first += kBlockVecs) {
+      FloatVec value[kBlockVecs];
+      for (int i = 0; i < kBlockVecs; ++i) {
+        if constexpr (kType == DType::kQ8_0) {
+          value[i] = load_signed_bytes(row + first / kBlockVecs * kQ8BlockBytes + i * kLanes);
+        } else {
+          value[i] = load_values<kType>(row, dim + i * kLanes);
+        }
+      }
+      for (int head = 0; head < kHeads; ++head) {
+        const FloatVec weight = hn::Set(df, weights[(first / kBlockVecs * kTileHeads + head) * kChunkTokens + token]);
+        for (int i = 0; i < kBlockVecs; ++i) sum[head][first + i] = hn::MulAdd(value[i], weight, sum[head][first + i]);
+      }
     }
   }
   for (int head = 0; head < kHeads; ++head) {
@@ -248,47 +281,68 @@ HWY_INLINE void weigh_tile(const Chunk& chunk, int dim, const float* HWY_RESTRIC
   }
 }
 
-template <DType kType, int kHeads>
-HWY_INLINE void weigh_heads(const Chunk& chunk, const Chunk& next, bool prefetch, const Heads& heads, int first_head,
-                            const float* weights, const float* rescale) {
-  constexpr int kVecs = HWY_TARGET == HWY_AVX3 || kHeads < 3 ? 4 : 2;  // kHeads * kVecs sums in 32 or 16 registers
-  const std::int64_t bytes = row_bytes(kType, heads.head_dim);
-  const int stride = attend_work::state_floats(heads.head_dim);
-  float* const states = heads.states + std::int64_t{first_head} * stride;
-  weights += first_head * kChunkTokens;
-  rescale += first_head;
-  int dim = 0;
-  int fetched = 0;
-  const auto fetch_until = [&](int done) HWY_ATTR {
-    const int end = next.tokens * done / heads.head_dim;
-    if (prefetch) prefetch_rows(next.values, fetched, end, bytes);
-    fetched = end;
-  };
-  for (; dim + kVecs * kLanes <= heads.head_dim; dim += kVecs * kLanes) {
-    fetch_until(dim + kVecs * kLanes);
-    weigh_tile<kType, kHeads, kVecs>(chunk, dim, weights, rescale, states, stride);
+/// The f16 scales [blocks, kChunkTokens] of a chunk's q8_0 values. They are stored one by one and loaded as vectors: what
+/// lies in between should give the stores time to reach the cache.
+struct ValueScales {
+  alignas(64) std::byte halves[2 * kChunkTokens * kMaxHeadDim / kQ8BlockElements];
+
+  void gather(const Chunk& chunk, std::int64_t offset, int head_dim) {
+    for (int token = 0; token < chunk.tokens; ++token) {
+      const std::byte* at = chunk.values[token] + offset;
+      std::byte* to = halves + 2 * token;
+      for (int dim = 0; dim < head_dim; dim += kQ8BlockElements, at += kQ8BlockBytes, to += 2 * kChunkTokens) {
+        store_u16(to, load_u16(at));
+      }
+    }
   }
-  for (; dim < heads.head_dim; dim += kLanes) {
-    fetch_until(dim + kLanes);
-    weigh_tile<kType, kHeads, 1>(chunk, dim, weights, rescale, states, stride);
+};
+
+/// Weights times scales [blocks, kTileHeads, kChunkTokens]. What is made past the last token is not used.
+template <int kHeads>
+HWY_INLINE void scale_weights(const ValueScales& scales, int blocks, int tokens, const float* HWY_RESTRICT weights,
+                              float* HWY_RESTRICT scaled) {
+  const FloatTag df;
+  for (int block = 0; block < blocks; ++block) {
+    for (int token = 0; token < tokens; token += kLanes) {
+      const FloatVec scale = load_f16(scales.halves + 2 * (block * kChunkTokens + token));
+      for (int head = 0; head < kHeads; ++head) {
+        hn::StoreU(hn::Mul(scale, hn::LoadU(df, weights + head * kChunkTokens + token)), df,
+                   scaled + (block * kTileHeads + head) * kChunkTokens + token);
+      }
+    }
   }
 }
 
-/// Adds a chunk's weighted values to the states; starts to read the next chunk's values.
+/// Adds a chunk's weighted values to the states; fetches what comes next.
 template <DType kType>
-HWY_NOINLINE void chunk_values(const Chunk& chunk, const Chunk& next, const Heads& heads, const float* weights,
-                               const float* rescale) {
-  const int tiles = (heads.count + kTileHeads - 1) / kTileHeads;
-  for (int tile = 0, first = 0; tile < tiles; ++tile) {
-    const int end = tile_end(heads.count, tile, tiles);
-    switch (end - first) {
-      case 1: weigh_heads<kType, 1>(chunk, next, tile == 0, heads, first, weights, rescale); break;
-      case 2: weigh_heads<kType, 2>(chunk, next, tile == 0, heads, first, weights, rescale); break;
-      case 3: weigh_heads<kType, 3>(chunk, next, tile == 0, heads, first, weights, rescale); break;
-      default: weigh_heads<kType, 4>(chunk, next, tile == 0, heads, first, weights, rescale); break;
+HWY_NOINLINE void chunk_values(const Chunk& chunk, std::int64_t offset, const ValueScales& scales, const Ahead& ahead,
+                               const Heads& heads, const float* weights, const float* rescale) {
+  constexpr bool kScaled = kType == DType::kQ8_0;
+  alignas(64) float scaled[kScaled ? kMaxHeadDim / kQ8BlockElements * kTileHeads * kChunkTokens : 1];
+  const int stride = attend_work::state_floats(heads.head_dim);
+  for_each_tile(heads.count, [&]<int kHeads>(int first) HWY_ATTR {
+    constexpr int kVecs = HWY_TARGET == HWY_AVX3 || kHeads < 3 ? 4 : 2;  // kHeads * kVecs sums in 32 or 16 registers
+    const int vecs = heads.head_dim / kLanes;
+    const float* tile_weights = weights + first * kChunkTokens;
+    if constexpr (kScaled) {
+      scale_weights<kHeads>(scales, heads.head_dim / kQ8BlockElements, chunk.tokens, tile_weights, scaled);
+      tile_weights = scaled;
     }
-    first = end;
-  }
+    Fetcher fetcher(first == 0 ? ahead : Ahead{}, (vecs + kVecs - 1) / kVecs);
+    const auto weigh = [&]<int kCount>(int vec) HWY_ATTR {
+      weigh_tile<kType, kHeads, kCount>(chunk, offset, vec * kLanes, tile_weights, rescale + first,
+                                        heads.states + std::int64_t{first} * stride, stride);
+    };
+    int vec = 0;
+    for (; vec + kVecs <= vecs; vec += kVecs) {
+      fetcher.fetch();
+      weigh.template operator()<kVecs>(vec);
+    }
+    for (; vec < vecs; ++vec) {
+      fetcher.fetch();
+      weigh.template operator()<1>(vec);
+    }
+  });
 }
 
 }  // namespace locks::HWY_NAMESPACE

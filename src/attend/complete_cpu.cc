@@ -204,9 +204,7 @@ class Completion {
   }
 
   void flush() {
-    Chunk none;
-    none.tokens = 0;
-    if (chunk_.tokens > 0) chunk_values<DType::kF32>(chunk_, none, heads_, weights_, ones_);
+    if (chunk_.tokens > 0) chunk_values<DType::kF32>(chunk_, 0, ValueScales{}, Ahead{}, heads_, weights_, ones_);
     chunk_.tokens = 0;
   }
 

@@ -64,39 +64,6 @@ HWY_INLINE FloatVec load_signed_bytes(const std::byte* at) {
 #endif
 }
 
-/// What the values of one q8_0 block have in common.
-struct Q8Scale {
-  FloatVec scale;
-#if HWY_TARGET == HWY_AVX2
-  FloatVec offset;
-#endif
-};
-
-HWY_INLINE Q8Scale load_q8_scale(const std::byte* block) {
-  const FloatVec scale = broadcast_f16(block);
-#if HWY_TARGET == HWY_AVX2
-  return {scale, hn::Mul(scale, hn::Set(FloatTag(), -32896.0F))};
-#else
-  return {scale};
-#endif
-}
-
-/// Scaled values from the signed bytes at `at`. Exact: 8 bits times the 11 of an f16.
-HWY_INLINE FloatVec load_q8_values(const std::byte* at, const Q8Scale& scale) {
-#if HWY_TARGET == HWY_AVX2
-  // Two ports multiply, and converting and scaling would each take a turn there beside the caller's products. So the byte
-  // (plus 128) goes into the mantissa of 2^15, where it counts ones: scale * (2^15 + 128 + byte) - scale * (2^15 + 128) is
-  // one operation, and exact, 2^15 + 128 having 9 bits.
-  const __m256i bytes = _mm256_broadcastq_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));
-  const __m256i spread = _mm256_setr_epi8(-1, 0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1, 3, -1, -1,  //
-                                          -1, 4, -1, -1, -1, 5, -1, -1, -1, 6, -1, -1, -1, 7, -1, -1);
-  const __m256i shifted = _mm256_xor_si256(_mm256_shuffle_epi8(bytes, spread), _mm256_set1_epi32(0x47008000));
-  return hn::MulAdd(FloatVec{_mm256_castsi256_ps(shifted)}, scale.scale, scale.offset);
-#else
-  return hn::Mul(load_signed_bytes(at), scale.scale);
-#endif
-}
-
 /// Dimensions [dim, dim + kLanes) of a row; `dim` is a multiple of kLanes.
 template <DType kType>
 HWY_INLINE FloatVec load_values(const std::byte* row, int dim) {
@@ -108,28 +75,7 @@ HWY_INLINE FloatVec load_values(const std::byte* row, int dim) {
     return load_bf16(row + 2 * dim);
   } else {
     const std::byte* block = row + dim / kQ8BlockElements * kQ8BlockBytes;
-    return load_q8_values(block + 2 + dim % kQ8BlockElements, load_q8_scale(block));
-  }
-}
-
-/// The same, kVecs vectors at a time. A q8_0 block's scale is loaded once, so either kVecs or the block is a multiple of
-/// the other, and `dim` of the smaller one.
-template <DType kType, int kVecs>
-HWY_INLINE void load_values(const std::byte* row, int dim, FloatVec (&values)[kVecs]) {
-  if constexpr (kType == DType::kQ8_0) {
-    constexpr int kBlockVecs = kQ8BlockElements / kLanes;
-    const std::byte* block = row + dim / kQ8BlockElements * kQ8BlockBytes;
-    const std::byte* codes = block + 2 + dim % kQ8BlockElements;
-    for (int first = 0; first < kVecs; first += kBlockVecs) {
-      const Q8Scale scale = load_q8_scale(block);
-      for (int i = first; i < kVecs && i < first + kBlockVecs; ++i) {
-        values[i] = load_q8_values(codes + (i - first) * kLanes, scale);
-      }
-      block += kQ8BlockBytes;
-      codes = block + 2;
-    }
-  } else {
-    for (int i = 0; i < kVecs; ++i) values[i] = load_values<kType>(row, dim + i * kLanes);
+    return hn::Mul(broadcast_f16(block), load_signed_bytes(block + 2 + dim % kQ8BlockElements));
   }
 }
 
@@ -138,9 +84,9 @@ template <DType kType>
 HWY_INLINE void load_row(const std::byte* row, int head_dim, float* HWY_RESTRICT out) {
   if constexpr (kType == DType::kQ8_0) {
     for (int dim = 0; dim < head_dim; dim += kQ8BlockElements, row += kQ8BlockBytes) {
-      const Q8Scale scale = load_q8_scale(row);
+      const FloatVec scale = broadcast_f16(row);
       for (int i = 0; i < kQ8BlockElements; i += kLanes) {
-        hn::StoreU(load_q8_values(row + 2 + i, scale), FloatTag(), out + dim + i);
+        hn::StoreU(hn::Mul(scale, load_signed_bytes(row + 2 + i)), FloatTag(), out + dim + i);
       }
     }
   } else {
