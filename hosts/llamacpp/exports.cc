@@ -15,5 +15,11 @@ extern "C" LOCKS_EXPORT std::size_t locks_llamacpp_statistics(char* buffer, std:
 }
 
 extern "C" LOCKS_EXPORT void locks_llamacpp_reset_statistics() {
-  locks::llamacpp::reporter().count([](locks::llamacpp::Counters& counters) { counters = {}; });
+  locks::llamacpp::reporter().count([](locks::llamacpp::Counters& counters) {
+    const locks::llamacpp::Counters before = counters;
+    counters = {};
+    counters.layers = before.layers;
+    counters.caches = before.caches;
+    counters.summary_bytes = before.summary_bytes;
+  });
 }

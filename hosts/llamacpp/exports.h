@@ -20,7 +20,7 @@ LOCKS_EXPORT int ggml_backend_score();
 /// Writes the statistics so far as a JSON object, with a zero at the end, if it fits into `size` bytes. Returns the bytes
 /// that it needs, the zero included.
 LOCKS_EXPORT std::size_t locks_llamacpp_statistics(char* buffer, std::size_t size);
-/// Sets all statistics to zero.
+/// Begins to count anew, so that a prompt and what follows it can be told apart. Layers, caches and memory stay.
 LOCKS_EXPORT void locks_llamacpp_reset_statistics();
 }
 

@@ -315,6 +315,7 @@ void PageMap::truncate(Sequence& sequence, std::size_t tokens) noexcept {
   std::array<std::int32_t, kPageTokens> rest;
   std::copy_n(sequence.order.begin() + static_cast<std::ptrdiff_t>(tokens - keep), keep, rest.begin());
   sequence.order.resize(tokens - keep);
+  sequence.step = step_;  // not to be dropped for the page that it needs itself
   if (!extend(sequence, std::span(rest).first(keep))) drop(sequence);
 }
 
@@ -367,7 +368,6 @@ void PageMap::share(Sequence& sequence) noexcept {
   sequence.pages.back() = known;
   ++pages_[known].references;
   release(page);
-  for (const std::int32_t cell : slots(known)) page_of_cell_[cell] = known;
 }
 
 void PageMap::unshare(std::int32_t page) noexcept {

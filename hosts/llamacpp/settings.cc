@@ -1,5 +1,6 @@
 #include "settings.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -29,7 +30,9 @@ constexpr std::array kNames{
 };
 constexpr std::string_view kPrefix = "LOCKS_";
 constexpr std::string_view kConfigVariable = "LOCKS_CONFIG";
-constexpr std::string_view kTargetVariable = "LOCKS_CPU_TARGET";  // the library reads it
+/// Read by the library, and by the scripts and tests of the source tree.
+constexpr std::array<std::string_view, 5> kNotSettings{"LOCKS_CONFIG", "LOCKS_CPU_TARGET", "LOCKS_BUILD_DIR", "LOCKS_PYTHON",
+                                                       "LOCKS_TEST_TOTALS"};
 constexpr std::streamsize kMaxFileBytes = 65536;
 
 std::string upper(std::string_view key) {
@@ -131,7 +134,7 @@ Settings read_settings(const char* const* environment) {
     const std::size_t equals = text.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view name = text.substr(0, equals);
-    if (name == kConfigVariable || name == kTargetVariable) continue;
+    if (std::find(kNotSettings.begin(), kNotSettings.end(), name) != kNotSettings.end()) continue;
     std::string key(name.substr(kPrefix.size()));
     for (char& c : key) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     apply_setting(settings, key, text.substr(equals + 1), std::string(name));
