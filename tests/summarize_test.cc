@@ -200,6 +200,25 @@ TEST_P(SummarizeTest, NullDirectionsCostNothingAndTieBreaksAreStable) {
   }
 }
 
+TEST_P(SummarizeTest, DifferencesTooSmallToSquareStayFinite) {
+  for (const float size : {1e-12F, 1e-19F, 1e-22F, 1e-30F, 1e-38F, 1e-44F}) {
+    CacheData keys(DType::kF32, Layout::kTokenMajor, kPages, kHeads, head_dim(), 16, Content::kZero, 1);
+    const auto noise = test::normal_floats(static_cast<std::size_t>(kPageTokens * head_dim()), 2, size);
+    for (int token = 0; token < kPageTokens; ++token) {
+      for (int dim = 1; dim < head_dim(); ++dim) keys.set_value(1, token, 0, dim, noise[token * head_dim() + dim]);
+      keys.set_value(1, token, 0, 0, 1.0F);
+    }
+    for (const SummaryFormat* format : summary_formats()) {
+      const SummaryData want(*format, head_dim(), kHeads, keys.view(), &keys.view());
+      const SummaryData got(*format, head_dim(), kHeads, keys.view(), &keys.view(), target());
+      // One rounding of a component near 1, for each of them.
+      const double rounding = 6e-8 * std::sqrt(static_cast<double>(kPageTokens * head_dim()));
+      EXPECT_LE(missed_keys(keys, got, 1, 0), missed_keys(keys, want, 1, 0) + rounding) << format->name << " " << size;
+      EXPECT_LE(missed_values(keys, got, 1, 0), missed_values(keys, want, 1, 0) + rounding) << format->name << " " << size;
+    }
+  }
+}
+
 TEST_P(SummarizeTest, AZeroPageHasOnlyMiddleCodes) {
   const CacheData keys(DType::kF16, Layout::kTokenMajor, kPages, kHeads, head_dim(), 16, Content::kZero, 1);
   for (const SummaryFormat* format : summary_formats()) {

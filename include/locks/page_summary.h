@@ -66,7 +66,7 @@ struct RecordLayout {
   int record_bytes = 0;
 };
 
-inline constexpr std::uint8_t kFlagAlwaysAttend = 1;  // a key of the page is not finite: never skip the page
+inline constexpr std::uint8_t kFlagAlwaysAttend = 1;  // a key or value of the page is not finite: never skip it
 
 [[nodiscard]] constexpr int quad_bytes(int bits, int head_dim) noexcept {
   const int dims_per_block = bits == 4 ? 16 : 32;

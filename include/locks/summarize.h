@@ -22,7 +22,7 @@ struct SummarizeArgs {
 
 struct SummarizeReport {
   std::int64_t records = 0;             // written by this thread
-  std::int64_t not_finite_records = 0;  // of these, marked always-attend because a key is not finite
+  std::int64_t not_finite_records = 0;  // of these, marked always-attend: a key or value is not finite
 };
 
 /// Throws std::invalid_argument, naming the argument, before anything is written.

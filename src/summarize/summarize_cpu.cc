@@ -33,6 +33,9 @@ struct Scratch {
   HWY_ALIGN float square[kPageTokens * kPageTokens];
 };
 
+/// Deviations with less energy, next to components near 1, are below any rounding; the inverse of their energy may overflow.
+inline constexpr float kVanishingTrace = 1e-30F;
+
 /// Unit vectors along the leading directions of the deviations, and the coefficients that they give; zeros for directions
 /// without energy. The length of a direction is taken from its vector, not from the eigenvalue: that tells true null
 /// directions from those that single precision only cannot see.
@@ -43,7 +46,7 @@ HWY_INLINE void principal_directions(const SummaryFormat& format, int head_dim, 
     four_by_tokens(s.rows + i * head_dim, s.columns, head_dim, s.square + i * kPageTokens);
     for (int j = i; j < i + 4; ++j) trace += s.square[j * kPageTokens + j];
   }
-  const float inverse = trace > 0.0F ? 1.0F / trace : 0.0F;
+  const float inverse = trace > kVanishingTrace ? 1.0F / trace : 0.0F;
   for (int i = 0; i < kPageTokens * kPageTokens; i += kLanes) {
     hn::Store(hn::Mul(hn::Load(df, s.square + i), hn::Set(df, inverse)), df, s.square + i);
   }
