@@ -173,10 +173,12 @@ def parse(arguments):
 
 def main(arguments=None):
     parsed = parse(arguments)
+    # What is wrong should not cost a wait.
     if parsed.document:
-        # Before anything is loaded: a wrong path should not cost a wait.
         document.file_text(parsed.document, 1 << 16)
     plugin = parsed.plugin or find_plugin()
+    if not plugin.is_file():
+        raise FileNotFoundError(f"no such file: {plugin}")
     parsed.out.mkdir(parents=True, exist_ok=True)
     outcome = run(parsed, plugin, parsed.out)
     print("\n" + table.render(outcome))

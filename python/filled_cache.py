@@ -1,6 +1,6 @@
 """A long KV cache without reading a long prompt: the saved state of a short one, its rows repeated.
 
-The state of one sequence, as llama.cpp writes it: u32 magic, i32 sequence, u32 streams, u32 cells, for each cell {i32 position, u32 sequences, i32 sequence}, then
+The state of one sequence, as llama.cpp writes it: u32 magic, i32 sequence, u32 streams, for each stream u32 cells, for each cell {i32 position, u32 sequences, i32 sequence}, then
 u32 transposed, layers, rotation of K and of V, then for each layer of K and again of V {i32 type, u64 bytes of a row, the rows}.
 What is written is checked by llama.cpp when it reads the result, and here by the size of what was saved.
 """
@@ -13,6 +13,16 @@ from llama_host import HostError
 
 PREFIX_BYTES = 16
 CELL = np.dtype([("position", "<i4"), ("sequences", "<u4"), ("sequence", "<i4")])
+
+
+def for_streams(state, streams):
+    """The state of a cache with one stream, as a cache with several takes it: the others are empty."""
+    (own,) = struct.unpack_from("<I", state, 8)
+    if own != 1:
+        raise HostError(f"the saved state has {own} streams where 1 was expected")
+    result = np.concatenate([state, np.zeros(4 * (streams - 1), np.uint8)])
+    struct.pack_into("<I", result, 8, streams)
+    return result
 
 
 def extend(state, tokens, seed=1):

@@ -46,12 +46,23 @@ def enable(path, library=None, **settings):
     _plugin = ctypes.CDLL(path)
 
 
-def statistics():
-    """What the plug-in counted so far, as a dictionary; raises RuntimeError where it is not loaded."""
+def plugin():
+    """The loaded plug-in as a ctypes library; raises RuntimeError where there is none."""
     if _plugin is None:
         raise RuntimeError("LOCKS is not loaded in this process")
-    function = _plugin.locks_llamacpp_statistics
+    return _plugin
+
+
+def statistics():
+    """What the plug-in counted since its start, or since reset_statistics(), as a dictionary."""
+    function = plugin().locks_llamacpp_statistics
     function.restype, function.argtypes = ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]
     buffer = ctypes.create_string_buffer(1 << 16)
     function(buffer, len(buffer))
     return json.loads(buffer.value.decode())
+
+
+def reset_statistics():
+    function = plugin().locks_llamacpp_reset_statistics
+    function.restype, function.argtypes = None, []
+    function()

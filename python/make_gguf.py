@@ -19,6 +19,7 @@ class Shape:
     feed_forward: int = 8192
     vocabulary: int = 512
     context: int = 131072
+    full_precision: bool = False   # float weights: the model then adds no rounding of its own to what is measured
 
     @property
     def head_dim(self):
@@ -28,6 +29,10 @@ class Shape:
 BLOCK, BLOCK_BYTES = 32, 18
 # Mean square of a code that is uniform on -8 .. 7.
 CODE_RMS = 4.64
+
+
+def random_f32(generator, rows, columns):
+    return generator.standard_normal((rows, columns), np.float32) / np.float32(np.sqrt(columns))
 
 
 def random_q4_0(generator, rows, columns):
@@ -82,7 +87,7 @@ def write(path, shape=Shape(), seed=1):
     pairs = {
         "general.architecture": "llama",
         "general.name": "random weights",
-        "general.file_type": Q4_0,
+        "general.file_type": F32 if shape.full_precision else Q4_0,
         "llama.context_length": shape.context,
         "llama.embedding_length": shape.hidden,
         "llama.block_count": shape.layers,
@@ -101,14 +106,16 @@ def write(path, shape=Shape(), seed=1):
     offset = 0
     for name, rows, columns in listed:
         dims = [columns, rows] if rows else [columns]
-        size = rows * columns // BLOCK * BLOCK_BYTES if rows else 4 * columns
-        header += string(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, Q4_0 if rows else F32, offset)
+        quantized = rows > 0 and not shape.full_precision
+        size = rows * columns // BLOCK * BLOCK_BYTES if quantized else 4 * max(rows, 1) * columns
+        header += string(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, Q4_0 if quantized else F32, offset)
         offset += -(-size // ALIGNMENT) * ALIGNMENT
+    matrix = random_f32 if shape.full_precision else random_q4_0
     with open(path, "wb") as file:
         file.write(header)
         for _, rows, columns in listed:
             file.write(bytes(-file.tell() % ALIGNMENT))
-            (random_q4_0(generator, rows, columns) if rows else np.ones(columns, np.float32)).tofile(file)
+            (matrix(generator, rows, columns) if rows else np.ones(columns, np.float32)).tofile(file)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ class State:
     def close(self, name="main"):
         self.contexts.pop(name).close()
 
+    def close_all(self):
+        for name in list(self.contexts):
+            self.close(name)
+
 
 def _serve(connection, plugin, settings, model_path, verbose):
     import locks_llamacpp
@@ -57,8 +61,8 @@ def _serve(connection, plugin, settings, model_path, verbose):
             connection.send((True, function(state, *arguments)))
         except Exception as error:
             connection.send((False, (error, traceback.format_exc())))
-    for name in list(state.contexts):
-        state.close(name)
+            state.close_all()
+    state.close_all()
     state.model.close()
 
 
