@@ -130,7 +130,8 @@ TEST_P(CompleteTest, MatchesTheFormula) {
       States states(head_dim, heads + 1);
       complete(c.args, states.view, target);
       for (int head = 0; head < heads; ++head) {
-        const std::string what = std::string(target_name(target)) + ", head " + std::to_string(head) + " of " + std::to_string(heads);
+        const std::string what =
+            std::string(target_name(target)) + ", head " + std::to_string(head) + " of " + std::to_string(heads);
         EXPECT_EQ(states.view(1, head + 1, 0), c.log_mass[head]) << what;  // all the skipped mass, and no more
         EXPECT_EQ(states.view(1, head + 1, 1), 1.0F) << what;
         expect_head(c, head, states.output(head + 1), what);
@@ -186,7 +187,8 @@ TEST_P(CompleteTest, CompletingEverythingIsDenseAttentionOverTheDecodedPages) {
     const std::vector<float> got = states.output(1);
     for (int dim = 0; dim < head_dim; ++dim) {
       double want = 0.0;
-      for (std::size_t i = 0; i < token_logits.size(); ++i) want += std::exp(token_logits[i] - max) / mass * token_values[i][dim];
+      for (std::size_t i = 0; i < token_logits.size(); ++i)
+        want += std::exp(token_logits[i] - max) / mass * token_values[i][dim];
       EXPECT_NEAR(got[dim], want, 2e-5) << target_name(target) << ", dimension " << dim;
     }
   }
@@ -262,7 +264,8 @@ TEST_P(CompleteTargetTest, LooksAtNoLogitOutsideTheMask) {
 
 TEST_P(CompleteTargetTest, HugeAndBrokenLogits) {
   Case c(kGraded8, 64, 3);
-  for (std::size_t i = 0; i < c.logits.size(); ++i) c.logits[i] = i / kPageTokens % 3 == 0 ? 1e4F * c.logits[i] : c.logits[i];
+  for (std::size_t i = 0; i < c.logits.size(); ++i)
+    c.logits[i] = i / kPageTokens % 3 == 0 ? 1e4F * c.logits[i] : c.logits[i];
   c.args.logits.data = c.logits.data();
   c.logits[kPageTokens] = NAN;  // head 1, first page
   States states(64, 4);

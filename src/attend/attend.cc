@@ -18,13 +18,17 @@ using attend_work::StateParts;
 void check_lists(const AttendArgs& args) {
   const std::int64_t requests = args.table.num_requests();
   if (args.num_lists != args.geometry.kv_heads && args.num_lists != args.geometry.query_heads) {
-    check::fail("num_lists", "kv_heads (" + std::to_string(args.geometry.kv_heads) + ") or query_heads (" +
-                std::to_string(args.geometry.query_heads) + ")", std::to_string(args.num_lists));
+    check::fail("num_lists",
+                "kv_heads (" + std::to_string(args.geometry.kv_heads) + ") or query_heads (" +
+                    std::to_string(args.geometry.query_heads) + ")",
+                std::to_string(args.num_lists));
   }
-  check::view<const SelectedPage, 3>("selected", args.selected, {requests, args.num_lists, -1}, "[requests, lists, capacity]");
+  check::view<const SelectedPage, 3>("selected", args.selected, {requests, args.num_lists, -1},
+                                     "[requests, lists, capacity]");
   const auto& counts = args.num_selected;
   if (counts.data == nullptr || counts.shape[0] != requests || counts.shape[1] != args.num_lists) {
-    check::fail("num_selected", "[requests, lists] = " + check::shape_text(std::array<std::int64_t, 2>{requests, args.num_lists}),
+    check::fail("num_selected",
+                "[requests, lists] = " + check::shape_text(std::array<std::int64_t, 2>{requests, args.num_lists}),
                 counts.data == nullptr ? "no data" : check::shape_text(counts.shape));
   }
   for (int request = 0; request < requests; ++request) {
@@ -38,8 +42,8 @@ void check_lists(const AttendArgs& args) {
       for (int i = 0; i < count; ++i) {
         const std::int32_t page = args.selected(request, list, i).page;
         if (page < 0 || page >= pages) {
-          check::fail("selected" + where + ", " + std::to_string(i) + "].page",
-                      "a page below " + std::to_string(pages), std::to_string(page));
+          check::fail("selected" + where + ", " + std::to_string(i) + "].page", "a page below " + std::to_string(pages),
+                      std::to_string(page));
         }
       }
     }
@@ -48,13 +52,12 @@ void check_lists(const AttendArgs& args) {
 
 }  // namespace
 
-std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists, int num_threads) noexcept {
+std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, int /*num_lists*/, int num_threads) noexcept {
   const auto floats = static_cast<std::size_t>(attend_work::state_floats(geometry.head_dim));
   const auto requests = static_cast<std::size_t>(num_requests);
   const auto threads = static_cast<std::size_t>(num_threads);
   // Dense attention has one row per request, of all heads: a thread's extra slot is largest then.
   const std::size_t slots = (requests + threads) * static_cast<std::size_t>(geometry.query_heads);
-  static_cast<void>(num_lists);
   return threads * sizeof(attend_work::RowInterval) + slots * floats * sizeof(float);
 }
 
@@ -79,8 +82,7 @@ void check_attend(const AttendArgs& args) {
     check::fail("num_lists", "kv_heads (" + std::to_string(args.geometry.kv_heads) + ") if nothing is listed",
                 std::to_string(args.num_lists));
   }
-  check::workspace(args.workspace,
-                   attend_workspace_bytes(args.geometry, static_cast<int>(requests), args.num_lists, 1));
+  check::workspace(args.workspace, attend_workspace_bytes(args.geometry, static_cast<int>(requests), args.num_lists, 1));
 }
 
 void attend(const AttendArgs& args, Team team, Target target) {
@@ -108,7 +110,8 @@ void merge_partials(const AttendArgs& args, int request, int list, int num_threa
       float* const state = states.at(request, list * group + head, 0);
       float sum = 0.0F;
       for (int part = 0; part < attend_work::kSumParts; ++part) sum += partial[head_dim + part];
-      attend_work::merge({state, state + 1, state + 2}, {&attend_work::state_max(partial, head_dim), &sum, partial}, head_dim);
+      attend_work::merge({state, state + 1, state + 2}, {&attend_work::state_max(partial, head_dim), &sum, partial},
+                         head_dim);
     }
   }
 }

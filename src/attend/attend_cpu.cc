@@ -6,9 +6,11 @@
 #include <bit>
 #include <utility>
 
-#include "attend/backends.h"
 #include "attend/attend_work.h"
+#include "attend/backends.h"
 #include "attend/chunk-inl.h"
+#include "attend/logits-inl.h"
+#include "attend/values-inl.h"
 #include "cpu/dispatch.h"
 #include "hwy/highway.h"
 
@@ -58,7 +60,8 @@ class ChunkReader {
       const int token = std::countr_zero(mask_);
       mask_ &= mask_ - 1;
       chunk.keys[chunk.tokens] = scattered ? keys.token(page_, token, kv_head_) : first_key + token * keys.token_stride;
-      chunk.values[chunk.tokens] = scattered ? values.token(page_, token, kv_head_) : first_value + token * values.token_stride;
+      chunk.values[chunk.tokens] =
+          scattered ? values.token(page_, token, kv_head_) : first_value + token * values.token_stride;
       ++chunk.tokens;
     }
   }
@@ -73,7 +76,8 @@ class ChunkReader {
 
 void attend_piece(const AttendArgs& args, const attend_work::Piece& piece) {
   using LogitsKernel = void (*)(const Chunk&, std::int64_t, const Ahead&, const Heads&, float*);
-  using ValuesKernel = void (*)(const Chunk&, std::int64_t, const ValueScales&, const Ahead&, const Heads&, const float*, const float*);
+  using ValuesKernel =
+      void (*)(const Chunk&, std::int64_t, const ValueScales&, const Ahead&, const Heads&, const float*, const float*);
   LogitsKernel logits_kernel = nullptr;
   ValuesKernel values_kernel = nullptr;
   with_dtype(args.keys.dtype, [&]<DType kType>() { logits_kernel = &chunk_logits<kType>; });
@@ -99,7 +103,8 @@ void attend_piece(const AttendArgs& args, const attend_work::Piece& piece) {
       const bool last_head = kv_head + 1 == kv_heads;
       const Chunk& soon = last_head ? next : chunk;
       const int soon_head = last_head ? 0 : kv_head + 1;
-      const Ahead keys_ahead{soon.keys, soon.tokens, soon_head * args.keys.head_stride, row_bytes(args.keys.dtype, head_dim)};
+      const Ahead keys_ahead{soon.keys, soon.tokens, soon_head * args.keys.head_stride,
+                             row_bytes(args.keys.dtype, head_dim)};
       const Ahead values_ahead{soon.values, soon.tokens, soon_head * args.values.head_stride,
                                row_bytes(args.values.dtype, head_dim)};
       const std::int64_t key_offset = kv_head * args.keys.head_stride;

@@ -18,8 +18,10 @@ double element(DType dtype, const std::byte* row, int dim) {
       std::memcpy(&value, row + 4 * dim, sizeof value);
       return value;
     }
-    case DType::kF16: return f16_to_float(load_u16(row + 2 * dim));
-    case DType::kBF16: return bf16_to_float(load_u16(row + 2 * dim));
+    case DType::kF16:
+      return f16_to_float(load_u16(row + 2 * dim));
+    case DType::kBF16:
+      return bf16_to_float(load_u16(row + 2 * dim));
     case DType::kQ8_0: {
       const std::byte* const block = row + dim / kQ8BlockElements * kQ8BlockBytes;
       return double{f16_to_float(load_u16(block))} * static_cast<std::int8_t>(block[2 + dim % kQ8BlockElements]);

@@ -19,8 +19,8 @@ inline constexpr int kChunkTokens = 32;  // attended at a time; their rows and t
 /// The entries [first_entry, end_entry) of one row, and the partial states that they go to.
 struct Piece {
   int request = 0;
-  int list = 0;           // meaningless if dense
-  int first_entry = 0;    // of the list; if dense, a page index
+  int list = 0;         // meaningless if dense
+  int first_entry = 0;  // of the list; if dense, a page index
   int end_entry = 0;
   float* states = nullptr;  // of the row's query heads, state_floats apart
 };
@@ -104,8 +104,8 @@ void for_each_piece(const AttendArgs& args, Team team, const Visit& visit) {
         state_max(state, head_dim) = -std::numeric_limits<float>::infinity();
       }
       const int first_entry = first > begin ? entry_of_token(args, request, list, first - begin) : 0;
-      const int end_entry = end < begin + tokens ? entry_of_token(args, request, list, end - begin)
-                                                 : num_entries(args, request, list);
+      const int end_entry =
+          end < begin + tokens ? entry_of_token(args, request, list, end - begin) : num_entries(args, request, list);
       visit(Piece{request, list, first_entry, end_entry, states});
     }
     begin += tokens;

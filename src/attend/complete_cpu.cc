@@ -11,6 +11,7 @@
 #include "attend/backends.h"
 #include "attend/chunk-inl.h"
 #include "attend/merge.h"
+#include "attend/values-inl.h"
 #include "cpu/dispatch.h"
 #include "cpu/exp-inl.h"
 #include "cpu/half.h"
@@ -110,8 +111,8 @@ class Completion {
       FloatVec sum = hn::Zero(df);
       for (int token = 0; token < kPageTokens; token += kLanes) {
         const FloatVec logit = hn::LoadU(df, args_.logits.at(entry, head, token));
-        const FloatVec weight = hn::IfThenElseZero(lanes_of(args_.completed[entry].mask, token),
-                                                   softmax_exp(df, hn::Sub(logit, reference)));
+        const FloatVec weight =
+            hn::IfThenElseZero(lanes_of(args_.completed[entry].mask, token), softmax_exp(df, hn::Sub(logit, reference)));
         hn::StoreU(weight, df, token_weights_ + head * kPageTokens + token);
         sum = hn::Add(sum, weight);
       }
@@ -129,8 +130,8 @@ class Completion {
     std::int64_t bits;
     std::memcpy(&bits, rank + token / 2, sizeof bits);
     const __m512i shifts = _mm512_set_epi32(4, 4, 4, 4, 4, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 0);
-    const __m512i codes = _mm512_and_si512(_mm512_srlv_epi32(_mm512_cvtepu8_epi32(_mm_set1_epi64x(bits)), shifts),
-                                           _mm512_set1_epi32(15));
+    const __m512i codes =
+        _mm512_and_si512(_mm512_srlv_epi32(_mm512_cvtepu8_epi32(_mm_set1_epi64x(bits)), shifts), _mm512_set1_epi32(15));
     return hn::Sub(FloatVec{_mm512_cvtepi32_ps(codes)}, zero);
 #else
     const hn::RebindToSigned<FloatTag> di;
@@ -175,6 +176,18 @@ class Completion {
     }
   }
 
+  /// Slopes less their scale from the lowest two bits of each lane.
+  static FloatVec slopes_of(hn::Vec<hn::RebindToSigned<FloatTag>> codes) {
+#if HWY_TARGET == HWY_AVX3
+    return FloatVec{_mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_setr_ps(-1.5F, -0.5F, 0.5F, 1.5F)), codes.raw)};
+#elif HWY_TARGET == HWY_AVX2
+    return FloatVec{_mm256_permutevar_ps(_mm256_setr_ps(-1.5F, -0.5F, 0.5F, 1.5F, -1.5F, -0.5F, 0.5F, 1.5F), codes.raw)};
+#else
+    const hn::RebindToSigned<FloatTag> di;
+    return hn::Sub(hn::ConvertTo(FloatTag(), hn::And(codes, hn::Set(di, 3))), hn::Set(FloatTag(), 1.5F));
+#endif
+  }
+
   /// The mean and the slopes as rows of floats, less their scales.
   void decode_rows(const std::byte* value) {
     const FloatTag df;
@@ -185,20 +198,17 @@ class Completion {
       hn::StoreU(load_signed_bytes(value + values_.mean_at + dim), df, row + dim);
     }
     const int quarter = args_.head_dim / 4;  // dimensions that stand in the same bits of their bytes
-    for (int rank = 0; rank < format_.rank; ++rank) {
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(value) + values_.slopes_at;
+    for (int rank = 0; rank < format_.rank; ++rank, codes += quarter) {
       row += args_.head_dim;
-      const auto* const codes = reinterpret_cast<const std::uint8_t*>(value) + values_.slopes_at + rank * quarter;
       for (int next = 0; next < quarter; next += kLanes) {
         const int at = std::min(next, quarter - kLanes);  // the last lanes may be written twice
         const auto four = hn::PromoteTo(di, hn::LoadU(bytes, codes + at));
-        const auto store = [&](int part, auto code) HWY_ATTR {
-          const FloatVec slope = hn::Sub(hn::ConvertTo(df, hn::And(code, hn::Set(di, 3))), hn::Set(df, 1.5F));
-          hn::StoreU(slope, df, row + part * quarter + at);
-        };
-        store(0, four);
-        store(1, hn::ShiftRight<2>(four));
-        store(2, hn::ShiftRight<4>(four));
-        store(3, hn::ShiftRight<6>(four));
+        float* const to = row + at;
+        hn::StoreU(slopes_of(four), df, to);
+        hn::StoreU(slopes_of(hn::ShiftRight<2>(four)), df, to + quarter);
+        hn::StoreU(slopes_of(hn::ShiftRight<4>(four)), df, to + 2 * quarter);
+        hn::StoreU(slopes_of(hn::ShiftRight<6>(four)), df, to + 3 * quarter);
       }
     }
   }
