@@ -17,7 +17,7 @@ int main() {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   for (auto* data : {&keys, &values, &query}) std::generate(data->begin(), data->end(), [&] { return normal(random); });
-  for (int i = 0; i < kHeadDim; ++i) keys[7777 * kKvHeads * kHeadDim + i] = 1.5F * query[i];  // query head 0 looks for this
+  for (int i = 0; i < kHeadDim; ++i) keys[7777 * kKvHeads * kHeadDim + i] = 2.0F * query[i];  // query head 0 looks for this
   for (int i = 0; i < kHeadDim; ++i) values[7777 * kKvHeads * kHeadDim + i] = 3.0F;
 
   // The library borrows the cache as it lies. Here blocks of 16 tokens are in order; the table may name them in any.
