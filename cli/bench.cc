@@ -49,8 +49,10 @@ double share_of_baseline(const PreparedCase& prepared, const Timing& timing) {
 
 std::string comparison_text(const PreparedCase& prepared, const Timing& timing) {
   switch (prepared.against) {
-    case PreparedCase::Against::kNothing: break;
-    case PreparedCase::Against::kDense: return fmt::format("{:.2f} x dense", timing.baseline_ratio);
+    case PreparedCase::Against::kNothing:
+      break;
+    case PreparedCase::Against::kDense:
+      return fmt::format("{:.2f} x dense", timing.baseline_ratio);
     case PreparedCase::Against::kDecodeStep:
       return fmt::format("{:.1f} % of a decode step", 100.0 * share_of_baseline(prepared, timing));
     case PreparedCase::Against::kPrefill:
@@ -77,21 +79,21 @@ void print_row(const BenchCase& item, const PreparedCase& prepared, const Timing
 ordered_json to_json(const BenchCase& item, const PreparedCase& prepared, const Timing& timing, int threads) {
   const bool memory = prepared.bytes_per_step > 0.0;
   const auto if_known = [](bool known, double value) { return known ? ordered_json(value) : ordered_json(nullptr); };
-  ordered_json entry{
-      {"name", item.name},
-      {"value", timing.step_us},
-      {"unit", "us"},
-      {"bytes", memory ? ordered_json(std::llround(prepared.bytes_per_step)) : ordered_json(nullptr)},
-      {"bandwidth_share", if_known(memory, timing.bandwidth_share)},
-      {"speedup", if_known(prepared.against == PreparedCase::Against::kDense, timing.baseline_ratio)},
-      {"target", target_name(item.target)},
-      {"threads", threads},
-      {"rounds", timing.rounds},
-      {"read_bandwidth", timing.bandwidth},
-      {"detail", prepared.detail}};
+  ordered_json entry{{"name", item.name},
+                     {"value", timing.step_us},
+                     {"unit", "us"},
+                     {"bytes", memory ? ordered_json(std::llround(prepared.bytes_per_step)) : ordered_json(nullptr)},
+                     {"bandwidth_share", if_known(memory, timing.bandwidth_share)},
+                     {"speedup", if_known(prepared.against == PreparedCase::Against::kDense, timing.baseline_ratio)},
+                     {"target", target_name(item.target)},
+                     {"threads", threads},
+                     {"rounds", timing.rounds},
+                     {"read_bandwidth", timing.bandwidth},
+                     {"detail", prepared.detail}};
   if (prepared.flops_per_step > 0.0) entry["flops_per_second"] = prepared.flops_per_step / timing.step_us * 1e6;
   if (prepared.against == PreparedCase::Against::kDense) entry["dense_us"] = timing.baseline_us;
-  if (prepared.against == PreparedCase::Against::kDecodeStep) entry["share_of_decode_step"] = share_of_baseline(prepared, timing);
+  if (prepared.against == PreparedCase::Against::kDecodeStep)
+    entry["share_of_decode_step"] = share_of_baseline(prepared, timing);
   if (prepared.against == PreparedCase::Against::kPrefill) entry["share_of_prefill"] = share_of_baseline(prepared, timing);
   return entry;
 }
@@ -120,8 +122,9 @@ int run_bench(Settings settings) {
   Progress progress;
   ordered_json entries = ordered_json::array();
   std::vector<double> bandwidths;
-  fmt::print("{} thread{}; {} tokens a page; a run reads what no processor cache holds, and so does the measure beside it\n\n",
-             options.threads, options.threads == 1 ? "" : "s", kPageTokens);
+  fmt::print(
+      "{} thread{}; {} tokens a page; a run reads what no processor cache holds, and so does the measure beside it\n\n",
+      options.threads, options.threads == 1 ? "" : "s", kPageTokens);
   print_header();
   for (std::size_t i = 0; i < cases.size(); ++i) {
     progress.show(fmt::format("{} of {}: {}", i + 1, cases.size(), cases[i].name));
@@ -135,8 +138,13 @@ int run_bench(Settings settings) {
   }
   const double machine = median(bandwidths);
   fmt::print("\nReading: {:.1f} GB/s with the same threads, the median of the measures between the runs.\n", machine / 1e9);
-  entries.push_back({{"name", "cpu.read_bandwidth"}, {"value", machine / 1e9}, {"unit", "GB/s"}, {"bytes", nullptr},
-                     {"bandwidth_share", 1.0}, {"speedup", nullptr}, {"threads", options.threads}});
+  entries.push_back({{"name", "cpu.read_bandwidth"},
+                     {"value", machine / 1e9},
+                     {"unit", "GB/s"},
+                     {"bytes", nullptr},
+                     {"bandwidth_share", 1.0},
+                     {"speedup", nullptr},
+                     {"threads", options.threads}});
   if (!settings.json_path.empty()) write_json(settings.json_path, entries);
   return kSuccess;
 }
@@ -170,7 +178,9 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--kv-heads", options.kv_heads, "KV heads")->check(whole_number(1, 256))->capture_default_str();
-  command->add_option("--group", options.group_size, "Query heads per KV head")->check(whole_number(1, 64))->capture_default_str();
+  command->add_option("--group", options.group_size, "Query heads per KV head")
+      ->check(whole_number(1, 64))
+      ->capture_default_str();
   command->add_option("--context", options.contexts, "Context lengths of whole steps, in tokens")
       ->check(whole_number(16, 4'000'000))
       ->delimiter(',')

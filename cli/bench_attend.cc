@@ -33,8 +33,8 @@ struct AttendData {
   std::vector<float> queries;
   std::vector<float> states;
   std::vector<float> out;
-  std::vector<SelectedPage> selected;       // [steps, kv_heads, capacity]
-  std::vector<std::int32_t> num_selected;   // [kv_heads]
+  std::vector<SelectedPage> selected;      // [steps, kv_heads, capacity]
+  std::vector<std::int32_t> num_selected;  // [kv_heads]
   Memory workspace;
   std::vector<AttendArgs> steps;
 };
@@ -56,7 +56,8 @@ Work attend_steps(std::shared_ptr<AttendData> data, Target target) {
       for (auto list = first; list < last; ++list) {
         merge_partials(args, 0, static_cast<int>(list), team.count, states);
         for (auto head = list * geometry.group_size(); head < (list + 1) * geometry.group_size(); ++head) {
-          finish(states, 0, static_cast<int>(head), std::span(data->out).subspan(head * geometry.head_dim, geometry.head_dim));
+          finish(states, 0, static_cast<int>(head),
+                 std::span(data->out).subspan(head * geometry.head_dim, geometry.head_dim));
         }
       }
       team.sync();
@@ -68,10 +69,15 @@ Work attend_steps(std::shared_ptr<AttendData> data, Target target) {
 std::shared_ptr<AttendData> make_attend_data(const Shape& shape, std::int64_t pages, int context_tokens, int threads) {
   const Geometry& geometry = shape.geometry;
   const auto query_floats = static_cast<std::size_t>(geometry.query_heads) * geometry.head_dim;
-  return std::make_shared<AttendData>(
-      AttendData{MadeCache(shape, pages), MadeTable(context_tokens), normal_floats(query_floats, 3),
-                 std::vector<float>(query_floats + 2 * geometry.query_heads), std::vector<float>(query_floats), {}, {},
-                 Memory(attend_workspace_bytes(geometry, 1, geometry.kv_heads, threads)), {}});
+  return std::make_shared<AttendData>(AttendData{MadeCache(shape, pages),
+                                                 MadeTable(context_tokens),
+                                                 normal_floats(query_floats, 3),
+                                                 std::vector<float>(query_floats + 2 * geometry.query_heads),
+                                                 std::vector<float>(query_floats),
+                                                 {},
+                                                 {},
+                                                 Memory(attend_workspace_bytes(geometry, 1, geometry.kv_heads, threads)),
+                                                 {}});
 }
 
 AttendArgs attend_args(const Shape& shape, const AttendData& data, std::int64_t first_page, std::int64_t pages) {
@@ -105,7 +111,8 @@ PreparedCase prepare_attend(const Shape& shape, int part_tokens, int threads, Ta
   data->num_selected.assign(static_cast<std::size_t>(kv_heads), capacity);
   for (int step = 0; step < steps; ++step) {
     AttendArgs args = attend_args(shape, *data, 0, pages);
-    args.selected = contiguous<const SelectedPage>(data->selected.data() + step * kv_heads * capacity, 1, kv_heads, capacity);
+    args.selected =
+        contiguous<const SelectedPage>(data->selected.data() + step * kv_heads * capacity, 1, kv_heads, capacity);
     args.num_selected = contiguous<const std::int32_t>(data->num_selected.data(), 1, kv_heads);
     check_attend(args);
     data->steps.push_back(args);
@@ -147,8 +154,11 @@ Work prefill_work(const Shape& shape, int context_tokens, int rows, int threads,
   };
   const Geometry& geometry = shape.geometry;
   const auto floats = static_cast<std::size_t>(rows) * geometry.query_heads * geometry.head_dim;
-  const auto data = std::make_shared<Data>(Data{MadeCache(shape, context_tokens / kPageTokens), MadeTable(context_tokens),
-                                                normal_floats(floats, 3), {}, std::vector<float>(floats),
+  const auto data = std::make_shared<Data>(Data{MadeCache(shape, context_tokens / kPageTokens),
+                                                MadeTable(context_tokens),
+                                                normal_floats(floats, 3),
+                                                {},
+                                                std::vector<float>(floats),
                                                 Memory(prefill_workspace_bytes(geometry, threads))});
   for (int row = 0; row < rows; ++row) data->row_tokens.push_back(context_tokens - rows + 1 + row);
   const PrefillArgs args{geometry,

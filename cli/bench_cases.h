@@ -22,13 +22,13 @@ struct BenchOptions {
 
 struct PreparedCase {
   Work work;
-  double bytes_per_step = 0.0;   // 0: not bound by memory
-  double flops_per_step = 0.0;   // 0: not bound by arithmetic
+  double bytes_per_step = 0.0;  // 0: not bound by memory
+  double flops_per_step = 0.0;  // 0: not bound by arithmetic
   Work baseline;
   /// What the baseline is and what the ratio of the two times says.
   enum class Against : std::uint8_t { kNothing, kDense, kDecodeStep, kPrefill } against = Against::kNothing;
-  double baseline_scale = 1.0;   // the baseline's time is multiplied by this first
-  std::string detail;            // for the table: what one step is
+  double baseline_scale = 1.0;  // the baseline's time is multiplied by this first
+  std::string detail;           // for the table: what one step is
 };
 
 struct BenchCase {
@@ -44,7 +44,8 @@ struct BenchCase {
 [[nodiscard]] std::vector<BenchCase> decode_cases(const BenchOptions& options);
 
 /// A whole decode step of one layer over `context_tokens`: `steps` layers with their own summaries and cache regions.
-[[nodiscard]] Work decode_work(const Shape& shape, const DecodeConfig& config, int context_tokens, int threads, Target target);
+[[nodiscard]] Work decode_work(const Shape& shape, const DecodeConfig& config, int context_tokens, int threads,
+                               Target target);
 
 /// Exact attention of `rows` consecutive rows, the last of which sees `context_tokens`.
 [[nodiscard]] Work prefill_work(const Shape& shape, int context_tokens, int rows, int threads, Target target);

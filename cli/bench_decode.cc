@@ -24,22 +24,23 @@ std::shared_ptr<DecodeData> make_decode_data(const Shape& shape, const DecodeCon
   constexpr int kMaxLayers = 64;
   const Geometry& geometry = shape.geometry;
   const std::int64_t layer_pages = whole_periods((context_tokens + kPageTokens - 1) / kPageTokens);
-  const std::int64_t layer_bytes = layer_pages * kPageTokens * 2 * row_bytes(shape.dtype, geometry.head_dim) * geometry.kv_heads;
+  const std::int64_t layer_bytes =
+      layer_pages * kPageTokens * 2 * row_bytes(shape.dtype, geometry.head_dim) * geometry.kv_heads;
   const std::int64_t touched_bytes = summary_bytes(*config.format, geometry.head_dim, geometry.kv_heads, layer_pages, false);
   const auto regions = static_cast<int>(std::clamp<std::int64_t>(kColdBytes / layer_bytes, 1, kMaxLayers));
   const auto layers = static_cast<int>(std::clamp<std::int64_t>(kRunBytes / touched_bytes, regions, kMaxLayers));
   const auto query_floats = static_cast<std::size_t>(geometry.query_heads) * geometry.head_dim;
   const bool with_values = config.select.completion_fraction > 0.0F;
 
-  const auto data = std::make_shared<DecodeData>(
-      DecodeData{MadeCache(shape, layer_pages * regions),
-                 MadeSummaries(shape, *config.format, layer_pages * layers, with_values),
-                 MadeTable(context_tokens),
-                 normal_floats(query_floats * layers, 3),
-                 std::vector<float>(query_floats),
-                 std::vector<DecodeReport>(static_cast<std::size_t>(layers)),
-                 {},
-                 regions});
+  const auto data =
+      std::make_shared<DecodeData>(DecodeData{MadeCache(shape, layer_pages * regions),
+                                              MadeSummaries(shape, *config.format, layer_pages * layers, with_values),
+                                              MadeTable(context_tokens),
+                                              normal_floats(query_floats * layers, 3),
+                                              std::vector<float>(query_floats),
+                                              std::vector<DecodeReport>(static_cast<std::size_t>(layers)),
+                                              {},
+                                              regions});
   for (int layer = 0; layer < layers; ++layer) {
     DecodeInputs inputs;
     const float* queries = data->queries.data() + layer * query_floats;

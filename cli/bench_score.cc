@@ -52,16 +52,19 @@ struct SummarizeData {
 };
 
 /// Summarizes [first, first + count) of the pages.
-void summarize_some(const SummarizeData& data, const Geometry& geometry, std::size_t first, std::size_t count, Team team, Target target) {
+void summarize_some(const SummarizeData& data, const Geometry& geometry, std::size_t first, std::size_t count, Team team,
+                    Target target) {
   const std::int64_t all = data.cache.pages();
   const PagedCache values = data.cache.values(0, all);
   const std::span<const std::int32_t> pages = data.pages;
-  summarize({geometry.head_dim, geometry.kv_heads, data.cache.keys(0, all), &values, pages.subspan(first, count), data.out.store(0, all)},
+  summarize({geometry.head_dim, geometry.kv_heads, data.cache.keys(0, all), &values, pages.subspan(first, count),
+             data.out.store(0, all)},
             team, target);
 }
 
 std::shared_ptr<SummarizeData> make_summarize_data(const Shape& shape, const SummaryFormat& format, std::int64_t pages) {
-  const auto data = std::make_shared<SummarizeData>(SummarizeData{MadeCache(shape, pages), MadeSummaries(shape, format, pages, true), {}});
+  const auto data =
+      std::make_shared<SummarizeData>(SummarizeData{MadeCache(shape, pages), MadeSummaries(shape, format, pages, true), {}});
   data->pages.resize(static_cast<std::size_t>(data->cache.pages()));
   std::iota(data->pages.begin(), data->pages.end(), 0);
   return data;

@@ -23,7 +23,8 @@ struct RecordSize {
 };
 
 RecordSize record_size(const SummaryFormat& format, int head_dim, bool with_values) {
-  const int bytes = record_layout(format, head_dim).record_bytes + (with_values ? value_layout(format, head_dim).record_bytes : 0);
+  const int bytes =
+      record_layout(format, head_dim).record_bytes + (with_values ? value_layout(format, head_dim).record_bytes : 0);
   return {bytes, static_cast<double>(bytes) / page_bytes_f16(head_dim)};
 }
 
@@ -84,12 +85,14 @@ void print_info() {
              target_name(active_target()));
   fmt::print("Caches       {}; head dims {}; pages of {} tokens\n", fmt::join(dtypes, ", "), fmt::join(kHeadDims, ", "),
              kPageTokens);
-  fmt::print("Defaults     {}; {} tokens attended, {} first and {} last among them, in parts of {}; {:.0f} % of the pages\n"
-             "             completed; contexts below {} tokens attended whole\n\n",
-             defaults.format->name, select.budget_tokens, select.sink_tokens, select.recent_tokens, select.part_tokens,
-             100.0F * select.completion_fraction, defaults.min_context_tokens);
+  fmt::print(
+      "Defaults     {}; {} tokens attended, {} first and {} last among them, in parts of {}; {:.0f} % of the pages\n"
+      "             completed; contexts below {} tokens attended whole\n\n",
+      defaults.format->name, select.budget_tokens, select.sink_tokens, select.recent_tokens, select.part_tokens,
+      100.0F * select.completion_fraction, defaults.min_context_tokens);
 
-  fmt::print("Summary formats: bytes a page and KV head, and their share of the page's keys and values in f16\n  {:<10}", "");
+  fmt::print("Summary formats: bytes a page and KV head, and their share of the page's keys and values in f16\n  {:<10}",
+             "");
   for (const int head_dim : kHeadDims) fmt::print("{:>13}", fmt::format("d {}", head_dim));
   fmt::print("\n");
   print_formats(false);

@@ -61,7 +61,7 @@ double step_seconds(ThreadPool& pool, const Work& work) {
 
 }  // namespace
 
-Memory::Memory(std::size_t bytes) : data_(new (kAlignment) std::byte[bytes]), bytes_(bytes) {}
+Memory::Memory(std::size_t bytes) : data_(new(kAlignment) std::byte[bytes]), bytes_(bytes) {}
 
 void Memory::Free::operator()(std::byte* data) const noexcept { ::operator delete[](data, kAlignment); }
 
@@ -83,8 +83,8 @@ double median(std::vector<double> values) {
 ReadBandwidth::ReadBandwidth(Target target)
     : memory_(kStreamBytes),
       read_(target == Target::kAvx512 ? read_avx512
-           : target == Target::kAvx2 ? read_avx2
-                                     : read_plain) {
+            : target == Target::kAvx2 ? read_avx2
+                                      : read_plain) {
   std::memset(memory_.data(), 1, kStreamBytes);
 }
 

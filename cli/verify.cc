@@ -64,7 +64,8 @@ void add_verify(CLI::App& app, int& exit_code) {
   settings->seed = std::random_device{}();
   add_target_option(*command, settings->targets, "CPU targets (default: all that this machine runs)");
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-  command->add_option("--seconds", settings->seconds, "Stop after so many seconds (default: when interrupted)")->check(seconds());
+  command->add_option("--seconds", settings->seconds, "Stop after so many seconds (default: when interrupted)")
+      ->check(seconds());
   command->add_option("--seed", settings->seed, "Seed of the cases (default: a new one)")->check(whole_number(0, kMost));
   CLI::Option* one_case =
       command->add_option("--case", settings->first_case, "Try this case only")->check(whole_number(0, kMost));

@@ -72,7 +72,8 @@ class Verifier {
   template <class... Arguments>
   void report(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
     if (fault_) return;
-    fault_ = fmt::format("{} with {} threads: {}", target_name(target_), threads_, fmt::format(text, std::forward<Arguments>(arguments)...));
+    fault_ = fmt::format("{} with {} threads: {}", target_name(target_), threads_,
+                         fmt::format(text, std::forward<Arguments>(arguments)...));
   }
 
   /// A value that must be within `bound` of what the reference says; both may be the same infinity.
@@ -100,8 +101,8 @@ class Verifier {
         const double got_error = key_error(page, head, got_record).second;
         // A tenth of the reference's own error, and what float may lose of the keys themselves.
         if (!(got_error <= 1.1 * want_error + 1e-9 * size + 1e-70)) {
-          report("summarize: page {}, head {}: squared error of the keys {:.6g}, the reference's is {:.6g} of {:.6g}", page, head,
-                 got_error, want_error, size);
+          report("summarize: page {}, head {}: squared error of the keys {:.6g}, the reference's is {:.6g} of {:.6g}", page,
+                 head, got_error, want_error, size);
         }
       }
     }
@@ -113,11 +114,13 @@ class Verifier {
     double error = 0.0;
     std::vector<float> key(static_cast<std::size_t>(geometry_.head_dim));
     for (int token = 0; token < kPageTokens; ++token) {
-      for (int dim = 0; dim < geometry_.head_dim; ++dim) key[static_cast<std::size_t>(dim)] = data_.keys.value(page, token, head, dim);
+      for (int dim = 0; dim < geometry_.head_dim; ++dim)
+        key[static_cast<std::size_t>(dim)] = data_.keys.value(page, token, head, dim);
       if (shape_.format->rotated) rotate(key);
       for (int dim = 0; dim < geometry_.head_dim; ++dim) {
         double told = record.mean[static_cast<std::size_t>(dim)];
-        for (int rank = 0; rank < shape_.format->rank; ++rank) told += record.coefficients[token][rank] * record.basis[rank][dim];
+        for (int rank = 0; rank < shape_.format->rank; ++rank)
+          told += record.coefficients[token][rank] * record.basis[rank][dim];
         const double value = key[static_cast<std::size_t>(dim)];
         size += value * value;
         error += (value - told) * (value - told);
@@ -133,9 +136,8 @@ class Verifier {
       for (int head = 0; head < geometry_.query_heads; ++head) {
         for (int page = 0; page < shape_.lengths[static_cast<std::size_t>(request)] / kPageTokens; ++page) {
           const auto at = static_cast<std::size_t>((request * geometry_.query_heads + head) * pages + page);
-          expect_near(got[at], want_.log_mass[at], score_bound(request, head, page), [&] {
-            return fmt::format("score: request {}, query head {}, page {}", request, head, page);
-          });
+          expect_near(got[at], want_.log_mass[at], score_bound(request, head, page),
+                      [&] { return fmt::format("score: request {}, query head {}, page {}", request, head, page); });
         }
       }
     }
@@ -146,8 +148,12 @@ class Verifier {
     if (pages == 0) return {};
     std::vector<float> log_mass(data_.table.context_tokens.size() * static_cast<std::size_t>(geometry_.query_heads * pages));
     test::Workspace workspace(score_workspace_bytes(geometry_, num_requests()));
-    const ScoreArgs args{geometry_, data_.query_view(geometry_), data_.summaries.store(), data_.table.table,
-                         contiguous(log_mass.data(), num_requests(), geometry_.query_heads, pages), workspace.span()};
+    const ScoreArgs args{geometry_,
+                         data_.query_view(geometry_),
+                         data_.summaries.store(),
+                         data_.table.table,
+                         contiguous(log_mass.data(), num_requests(), geometry_.query_heads, pages),
+                         workspace.span()};
     check_score(args);
     pool_.run([&](Team team) {
       prepare_queries(args, team, target);
@@ -169,12 +175,14 @@ class Verifier {
     std::array<double, kMaxRank> coordinate_size{};
     for (int dim = 0; dim < geometry_.head_dim; ++dim) {
       mean_size += std::abs(summary.mean[dim] * query[dim]);
-      for (int rank = 0; rank < shape_.format->rank; ++rank) coordinate_size[rank] += std::abs(summary.basis[rank][dim] * query[dim]);
+      for (int rank = 0; rank < shape_.format->rank; ++rank)
+        coordinate_size[rank] += std::abs(summary.basis[rank][dim] * query[dim]);
     }
     double deviation_size = 0.0;
     for (int token = 0; token < kPageTokens; ++token) {
       double size = 0.0;
-      for (int rank = 0; rank < shape_.format->rank; ++rank) size += coordinate_size[rank] * std::abs(summary.coefficients[token][rank]);
+      for (int rank = 0; rank < shape_.format->rank; ++rank)
+        size += coordinate_size[rank] * std::abs(summary.coefficients[token][rank]);
       deviation_size = std::max(deviation_size, size);
     }
     const double terms = 8.0 + shape_.format->rank;
@@ -198,7 +206,8 @@ class Verifier {
     const SoftmaxStates states = contiguous(memory.data(), num_requests(), geometry_.query_heads, state_floats);
     std::vector<float> out(out_floats());
     for (int request = 0; request < num_requests(); ++request) {
-      for (int head = 0; head < geometry_.query_heads; ++head) states(request, head, 0) = -std::numeric_limits<float>::infinity();
+      for (int head = 0; head < geometry_.query_heads; ++head)
+        states(request, head, 0) = -std::numeric_limits<float>::infinity();
       for (int list = 0; list < args.num_lists; ++list) merge_partials(args, request, list, threads_, states);
       for (int head = 0; head < geometry_.query_heads; ++head) {
         const auto at = static_cast<std::size_t>((request * geometry_.query_heads + head) * geometry_.head_dim);
@@ -248,7 +257,8 @@ class Verifier {
     check_outputs("decode with a budget of everything", want_.dense, got.out);
     for (const DecodeReport& report_of : got.reports) {
       if (report_of.attended_tokens != static_cast<float>(report_of.context_tokens)) {
-        report("decode with a budget of everything: {} of {} tokens attended", report_of.attended_tokens, report_of.context_tokens);
+        report("decode with a budget of everything: {} of {} tokens attended", report_of.attended_tokens,
+               report_of.context_tokens);
       }
     }
   }
@@ -272,15 +282,19 @@ class Verifier {
     for (int request = 0; request < num_requests(); ++request) {
       const DecodeReport& want_report = want_.step.reports[static_cast<std::size_t>(request)];
       const DecodeReport& got_report = got.reports[static_cast<std::size_t>(request)];
-      const auto place = [&](const char* what) { return [=] { return fmt::format("decode: request {}, {}", request, what); }; };
+      const auto place = [&](const char* what) {
+        return [=] { return fmt::format("decode: request {}, {}", request, what); };
+      };
       expect_near(got_report.attended_tokens, want_report.attended_tokens, 0.0, place("attended tokens"));
       expect_near(got_report.completed_pages, want_report.completed_pages, 0.0, place("completed pages"));
-      expect_near(static_cast<double>(got_report.attend_bytes), static_cast<double>(want_report.attend_bytes), 0.0, place("attended bytes"));
+      expect_near(static_cast<double>(got_report.attend_bytes), static_cast<double>(want_report.attend_bytes), 0.0,
+                  place("attended bytes"));
       expect_near(got_report.coverage, want_report.coverage, 1e-3, place("coverage"));
       for (int head = 0; head < geometry_.query_heads && want_report.completed_pages == 0.0F; ++head) {
         const AttendBound& bound = bound_of(request, head);
         for (int dim = 0; dim < geometry_.head_dim; ++dim) {
-          const float value = got.out[static_cast<std::size_t>((request * geometry_.query_heads + head) * geometry_.head_dim + dim)];
+          const float value =
+              got.out[static_cast<std::size_t>((request * geometry_.query_heads + head) * geometry_.head_dim + dim)];
           expect_near(value, 0.0, bound.largest_value + bound.error, [&] {
             return fmt::format("decode: request {}, query head {}, component {} (no average of values)", request, head, dim);
           });
@@ -301,9 +315,8 @@ class Verifier {
   void check_head(const char* what, int request, int head, std::size_t first, const std::vector<float>& want,
                   const std::vector<float>& got) {
     for (std::size_t dim = 0; dim < static_cast<std::size_t>(geometry_.head_dim); ++dim) {
-      expect_near(got[first + dim], want[first + dim], bound_of(request, head).error, [&] {
-        return fmt::format("{}: request {}, query head {}, component {}", what, request, head, dim);
-      });
+      expect_near(got[first + dim], want[first + dim], bound_of(request, head).error,
+                  [&] { return fmt::format("{}: request {}, query head {}, component {}", what, request, head, dim); });
     }
   }
 
@@ -323,8 +336,8 @@ class Verifier {
   const Geometry geometry_;
   const int threads_;
   ThreadPool pool_;
-  std::vector<AttendBound> bounds_;        // [requests, query_heads]
-  std::vector<DecodedSummary> records_;    // [pages, kv_heads], the reference's
+  std::vector<AttendBound> bounds_;      // [requests, query_heads]
+  std::vector<DecodedSummary> records_;  // [pages, kv_heads], the reference's
   Results want_;
   Target target_ = Target::kReference;
   std::optional<std::string> fault_;

@@ -23,12 +23,15 @@ CaseShape::CaseShape(std::uint64_t seed, std::uint64_t number) {
   std::mt19937_64 random(mixed);
   // Not a standard distribution: those differ between libraries.
   const auto below = [&random](int count) { return static_cast<int>(random() % static_cast<std::uint64_t>(count)); };
-  const auto one_of = [&below](const auto& choices) { return choices[static_cast<std::size_t>(below(static_cast<int>(std::size(choices))))]; };
+  const auto one_of = [&below](const auto& choices) {
+    return choices[static_cast<std::size_t>(below(static_cast<int>(std::size(choices))))];
+  };
 
   const int head_dim = one_of(std::array{64, 80, 96, 128, 192, 256});
   const int kv_heads = 1 + below(3);
   const int group = one_of(std::array{1, 2, 3, 4, 5, 7, 8, 12});
-  geometry = {head_dim, kv_heads, kv_heads * group, one_of(std::array{1.0F, 1.0F, 0.25F, 3.0F}) / std::sqrt(static_cast<float>(head_dim))};
+  geometry = {head_dim, kv_heads, kv_heads * group,
+              one_of(std::array{1.0F, 1.0F, 0.25F, 3.0F}) / std::sqrt(static_cast<float>(head_dim))};
   const auto dtype = [&] {
     const DType chosen = one_of(std::array{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0});
     return chosen == DType::kQ8_0 && head_dim % kQ8BlockElements != 0 ? DType::kF16 : chosen;
@@ -37,7 +40,8 @@ CaseShape::CaseShape(std::uint64_t seed, std::uint64_t number) {
   value_type = below(4) == 0 ? dtype() : key_type;
   format = one_of(summary_formats());
   layout = static_cast<test::Layout>(below(static_cast<int>(kLayoutNames.size())));
-  content = below(2) == 0 ? test::Content::kNormal : static_cast<test::Content>(below(static_cast<int>(kContentNames.size())));
+  content =
+      below(2) == 0 ? test::Content::kNormal : static_cast<test::Content>(below(static_cast<int>(kContentNames.size())));
   block_tokens = layout == test::Layout::kScattered ? kPageTokens : one_of(std::array{16, 32, 64});
   const int num_requests = 1 + below(3);
   for (int request = 0; request < num_requests; ++request) {
@@ -64,7 +68,8 @@ int CaseShape::longest() const { return *std::max_element(lengths.begin(), lengt
 std::string CaseShape::text() const {
   const SelectConfig& select = config.select;
   return fmt::format(
-      "d {}, {} x {} heads, scale {:.3g}, keys {} {} {}, values {}, blocks of {}, tokens {}, {}, budget {} sink {} recent {} "
+      "d {}, {} x {} heads, scale {:.3g}, keys {} {} {}, values {}, blocks of {}, tokens {}, {}, budget {} sink {} recent "
+      "{} "
       "parts {} completion {} combine {}",
       geometry.head_dim, geometry.kv_heads, geometry.group_size(), geometry.softmax_scale,
       kContentNames[static_cast<std::size_t>(content)], dtype_name(key_type), kLayoutNames[static_cast<std::size_t>(layout)],
@@ -73,8 +78,8 @@ std::string CaseShape::text() const {
 }
 
 CaseData::CaseData(const CaseShape& shape)
-    : keys(shape.key_type, shape.layout, shape.num_pages, shape.geometry.kv_heads, shape.geometry.head_dim, shape.block_tokens,
-           shape.content, shape.data_seed),
+    : keys(shape.key_type, shape.layout, shape.num_pages, shape.geometry.kv_heads, shape.geometry.head_dim,
+           shape.block_tokens, shape.content, shape.data_seed),
       values(shape.value_type, shape.layout, shape.num_pages, shape.geometry.kv_heads, shape.geometry.head_dim,
              shape.block_tokens, test::Content::kNormal, shape.data_seed + 1),
       table(shape.lengths, shape.num_pages, shape.block_tokens, shape.data_seed + 2),

@@ -49,6 +49,7 @@ struct AttendBound {
   double error = 0.0;
   double largest_value = 0.0;
 };
-[[nodiscard]] AttendBound attend_bound(const CaseShape& shape, const CaseData& data, int request, int query_head, int tokens);
+[[nodiscard]] AttendBound attend_bound(const CaseShape& shape, const CaseData& data, int request, int query_head,
+                                       int tokens);
 
 }  // namespace locks::cli

@@ -13,7 +13,9 @@ namespace {
 
 void store_values(DType dtype, std::span<const float> values, std::byte* out) {
   switch (dtype) {
-    case DType::kF32: std::memcpy(out, values.data(), values.size_bytes()); return;
+    case DType::kF32:
+      std::memcpy(out, values.data(), values.size_bytes());
+      return;
     case DType::kF16:
     case DType::kBF16:
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -89,8 +91,9 @@ MadeSummaries::MadeSummaries(const Shape& shape, const SummaryFormat& format, st
   const PagedCache values = cache.values(0, cache.pages());
   std::vector<std::int32_t> period(MadeCache::kPeriodPages);
   std::iota(period.begin(), period.end(), 0);
-  summarize({geometry.head_dim, geometry.kv_heads, cache.keys(0, cache.pages()), with_values ? &values : nullptr, period, store_}, Team{},
-            active_target());
+  summarize(
+      {geometry.head_dim, geometry.kv_heads, cache.keys(0, cache.pages()), with_values ? &values : nullptr, period, store_},
+      Team{}, active_target());
   repeat(records_.span(), static_cast<std::size_t>(store_.page_stride) * MadeCache::kPeriodPages);
   if (with_values) repeat(values_.span(), static_cast<std::size_t>(store_.value_page_stride) * MadeCache::kPeriodPages);
 }

@@ -45,8 +45,22 @@ int main(void) {
   if (failed(locks_summarize(plan, &k, &v, blocks, PAGES, &summaries, &alone))) return 1;
 
   const size_t bytes = (locks_workspace_bytes(plan) + 63) / 64 * 64;
-  const locks_step step = {1, query, HEAD_DIM, HEAD_DIM, out, HEAD_DIM, HEAD_DIM, k, v, summaries,
-                           blocks, PAGES, PAGES, &context_tokens, aligned_alloc(64, bytes), bytes};
+  const locks_step step = {1,
+                           query,
+                           HEAD_DIM,
+                           HEAD_DIM,
+                           out,
+                           HEAD_DIM,
+                           HEAD_DIM,
+                           k,
+                           v,
+                           summaries,
+                           blocks,
+                           PAGES,
+                           PAGES,
+                           &context_tokens,
+                           aligned_alloc(64, bytes),
+                           bytes};
   locks_report report;
   if (failed(locks_check_step(plan, &step)) || failed(locks_run(plan, &step, &report, &alone))) return 1;
   printf("locks %s on %s: attended %.0f of %d tokens, found %.2f\n", locks_version(), locks_plan_target(plan),
