@@ -12,8 +12,11 @@ namespace locks {
 namespace {
 
 locks_cache c_cache(const PagedCache& cache) {
-  return {cache.data,         static_cast<std::int32_t>(cache.dtype), cache.block_tokens, cache.num_pages, cache.block_stride,
-          cache.token_stride, cache.head_stride,                      cache.page_slots,   cache.num_slots};
+  return {cache.data,         static_cast<std::int32_t>(cache.dtype),
+          cache.block_tokens, cache.num_pages,
+          cache.block_stride, cache.token_stride,
+          cache.head_stride,  cache.page_slots,
+          cache.num_slots};
 }
 
 class CApiTest : public testing::Test {
@@ -62,7 +65,8 @@ TEST_F(CApiTest, GivesTheBitsOfTheCppInterface) {
   EXPECT_STREQ(locks_version(), kVersion);
   EXPECT_EQ(c_api_defaults_are_set(), 1);
   locks_report reports[2];
-  ASSERT_EQ(c_api_step(&settings, pages.data(), static_cast<std::int64_t>(pages.size()), &step, reports), LOCKS_OK) << locks_last_error();
+  ASSERT_EQ(c_api_step(&settings, pages.data(), static_cast<std::int64_t>(pages.size()), &step, reports), LOCKS_OK)
+      << locks_last_error();
   const test::StepResult want = test::run_step(config, data, active_target(), 1);
   EXPECT_EQ(out, want.out);
   for (int i = 0; i < 2; ++i) {
@@ -95,8 +99,8 @@ TEST_F(CApiTest, RunsOnATeam) {
     for (int index = 0; index < 3; ++index) {
       threads.emplace_back([&, index] {
         const locks_team team{index, 3, barrier};
-        status[index] = locks_summarize(plan, &step.keys, &step.values, pages.data(), static_cast<std::int64_t>(pages.size()),
-                                        &step.summaries, &team);
+        status[index] = locks_summarize(plan, &step.keys, &step.values, pages.data(),
+                                        static_cast<std::int64_t>(pages.size()), &step.summaries, &team);
       });
     }
   }

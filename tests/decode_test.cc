@@ -86,27 +86,60 @@ std::vector<Case> cases() {
   add("Default", [](auto&, auto&) {});
   for (const auto& [name, head_dim] : {std::pair{"Dim80", 80}, std::pair{"Dim96", 96}, std::pair{"Dim128", 128},
                                        std::pair{"Dim192", 192}, std::pair{"Dim256", 256}}) {
-    add(name, [head_dim = head_dim](auto& spec, auto&) { spec.head_dim = head_dim; spec.lengths = {700, 345}; });
+    add(name, [head_dim = head_dim](auto& spec, auto&) {
+      spec.head_dim = head_dim;
+      spec.lengths = {700, 345};
+    });
   }
-  add("F32HeadMajor", [](auto& spec, auto&) { spec.dtype = DType::kF32; spec.layout = test::Layout::kHeadMajor; spec.block_tokens = 64; });
-  add("Bf16Gaps", [](auto& spec, auto&) { spec.dtype = DType::kBF16; spec.layout = test::Layout::kGaps; spec.block_tokens = 32; });
-  add("Q8Scattered", [](auto& spec, auto&) { spec.dtype = DType::kQ8_0; spec.layout = test::Layout::kScattered; });
-  add("Paper", [](auto& spec, auto& config) { spec.format = &kPaper; config.select.part_tokens = 16; config.select.completion_fraction = 0; });
+  add("F32HeadMajor", [](auto& spec, auto&) {
+    spec.dtype = DType::kF32;
+    spec.layout = test::Layout::kHeadMajor;
+    spec.block_tokens = 64;
+  });
+  add("Bf16Gaps", [](auto& spec, auto&) {
+    spec.dtype = DType::kBF16;
+    spec.layout = test::Layout::kGaps;
+    spec.block_tokens = 32;
+  });
+  add("Q8Scattered", [](auto& spec, auto&) {
+    spec.dtype = DType::kQ8_0;
+    spec.layout = test::Layout::kScattered;
+  });
+  add("Paper", [](auto& spec, auto& config) {
+    spec.format = &kPaper;
+    config.select.part_tokens = 16;
+    config.select.completion_fraction = 0;
+  });
   add("PaperCompleted", [](auto& spec, auto&) { spec.format = &kPaper; });
   add("Graded12", [](auto& spec, auto&) { spec.format = &kGraded12; });
-  add("Graded4Tokens", [](auto& spec, auto& config) { spec.format = &kGraded4; config.select.part_tokens = 1; });
+  add("Graded4Tokens", [](auto& spec, auto& config) {
+    spec.format = &kGraded4;
+    config.select.part_tokens = 1;
+  });
   add("Parts2", [](auto&, auto& config) { config.select.part_tokens = 2; });
-  add("Parts8NoCompletion", [](auto&, auto& config) { config.select.part_tokens = 8; config.select.completion_fraction = 0; });
+  add("Parts8NoCompletion", [](auto&, auto& config) {
+    config.select.part_tokens = 8;
+    config.select.completion_fraction = 0;
+  });
   add("CompleteAll", [](auto&, auto& config) { config.select.completion_fraction = 1.0F; });
   add("WholePagesCompleted", [](auto&, auto& config) { config.select.part_tokens = 16; });
   add("Maximum", [](auto&, auto& config) { config.select.combine = GroupCombine::kMax; });
   add("PerQueryHead", [](auto&, auto& config) { config.select.combine = GroupCombine::kPerQueryHead; });
-  add("OneHead", [](auto& spec, auto&) { spec.kv_heads = 1; spec.group = 1; });
-  add("NoSinkNoRecent", [](auto&, auto& config) { config.select.sink_tokens = 0; config.select.recent_tokens = 0; });
+  add("OneHead", [](auto& spec, auto&) {
+    spec.kv_heads = 1;
+    spec.group = 1;
+  });
+  add("NoSinkNoRecent", [](auto&, auto& config) {
+    config.select.sink_tokens = 0;
+    config.select.recent_tokens = 0;
+  });
   add("SmallestBudget", [](auto&, auto& config) { config.select.budget_tokens = 112; });
   add("Constant", [](auto& spec, auto&) { spec.content = test::Content::kConstant; });
   add("Zero", [](auto& spec, auto&) { spec.content = test::Content::kZero; });
-  add("Denormal", [](auto& spec, auto&) { spec.content = test::Content::kDenormal; spec.dtype = DType::kF32; });
+  add("Denormal", [](auto& spec, auto&) {
+    spec.content = test::Content::kDenormal;
+    spec.dtype = DType::kF32;
+  });
   add("OnlyShort", [](auto& spec, auto&) { spec.lengths = {12, 0, 299}; });
   add("NoRequests", [](auto& spec, auto&) { spec.lengths = {}; });
   return all;
@@ -147,13 +180,15 @@ TEST(Decode, WholeBudgetIsDenseAttentionBitForBit) {
     std::vector<float> memory(3U * data.geometry.query_heads * (2 + spec.head_dim));
     const SoftmaxStates states = contiguous(memory.data(), 3, data.geometry.query_heads, 2 + spec.head_dim);
     for (int request = 0; request < 3; ++request) {
-      for (int head = 0; head < data.geometry.query_heads; ++head) states(request, head, 0) = -std::numeric_limits<float>::infinity();
+      for (int head = 0; head < data.geometry.query_heads; ++head)
+        states(request, head, 0) = -std::numeric_limits<float>::infinity();
       for (int list = 0; list < spec.kv_heads; ++list) merge_partials(args, request, list, 1, states);
       for (int head = 0; head < data.geometry.query_heads; ++head) {
         std::vector<float> want(spec.head_dim);
         finish(states, request, head, want);
         for (int dim = 0; dim < spec.head_dim; ++dim) {
-          ASSERT_EQ(got.out[(static_cast<std::size_t>(request) * data.geometry.query_heads + head) * spec.head_dim + dim], want[dim]);
+          ASSERT_EQ(got.out[(static_cast<std::size_t>(request) * data.geometry.query_heads + head) * spec.head_dim + dim],
+                    want[dim]);
         }
       }
       EXPECT_TRUE(got.reports[request].dense);
@@ -210,7 +245,8 @@ TEST(Decode, BrokenKeyStaysWithItsHead) {
     const test::StepResult got = test::run_step(small_config(), data, target, 2);
     for (int head = 0; head < 2 * data.geometry.query_heads; ++head) {
       const bool broken = head >= spec.group && head < 2 * spec.group;
-      EXPECT_EQ(std::isnan(got.out[static_cast<std::size_t>(head) * spec.head_dim]), broken) << target_name(target) << " " << head;
+      EXPECT_EQ(std::isnan(got.out[static_cast<std::size_t>(head) * spec.head_dim]), broken)
+          << target_name(target) << " " << head;
     }
   }
 }
@@ -250,7 +286,8 @@ TEST(Decode, WorkspaceMayBeOfALargerPlan) {
   ThreadPool pool(2);
   for (int step = 0; step < 3; ++step) {
     pool.run([&](Team team) {
-      run(plan, inputs, contiguous(memory.data(), 2, data.geometry.query_heads, spec.head_dim), {}, workspace.span(), team, target);
+      run(plan, inputs, contiguous(memory.data(), 2, data.geometry.query_heads, spec.head_dim), {}, workspace.span(), team,
+          target);
     });
   }
   EXPECT_EQ(memory, test::run_step(small_config(), data, target, 2).out);
@@ -275,13 +312,17 @@ TEST(DecodePlan, NamesTheSettingThatIsWrong) {
     return message_of([&] { DecodePlan(config, geometry, limits); });
   };
   EXPECT_EQ(message([](auto&, auto&, auto&) {}), "accepted");
-  EXPECT_EQ(message([](auto& c, auto&, auto&) { c.format = nullptr; }), "format: expected a summary format, got a null pointer");
-  EXPECT_NE(message([](auto& c, auto&, auto&) { c.select.budget_tokens = 0; }).find("budget_tokens: expected at least 112"), std::string::npos);
-  EXPECT_EQ(message([](auto& c, auto&, auto&) { c.min_context_tokens = -1; }), "min_context_tokens: expected at least 0, got -1");
+  EXPECT_EQ(message([](auto& c, auto&, auto&) { c.format = nullptr; }),
+            "format: expected a summary format, got a null pointer");
+  EXPECT_NE(message([](auto& c, auto&, auto&) { c.select.budget_tokens = 0; }).find("budget_tokens: expected at least 112"),
+            std::string::npos);
+  EXPECT_EQ(message([](auto& c, auto&, auto&) { c.min_context_tokens = -1; }),
+            "min_context_tokens: expected at least 0, got -1");
   EXPECT_NE(message([](auto&, auto& g, auto&) { g.head_dim = 100; }).find("head_dim"), std::string::npos);
   EXPECT_NE(message([](auto&, auto& g, auto&) { g.query_heads = 5; }).find("query_heads"), std::string::npos);
   EXPECT_EQ(message([](auto&, auto&, auto& l) { l.max_requests = 0; }), "max_requests: expected at least 1, got 0");
-  EXPECT_EQ(message([](auto&, auto&, auto& l) { l.max_context_tokens = 0; }), "max_context_tokens: expected at least 1, got 0");
+  EXPECT_EQ(message([](auto&, auto&, auto& l) { l.max_context_tokens = 0; }),
+            "max_context_tokens: expected at least 1, got 0");
   EXPECT_EQ(message([](auto&, auto&, auto& l) { l.max_threads = 0; }), "max_threads: expected at least 1, got 0");
 }
 
@@ -312,7 +353,8 @@ TEST(CheckDecode, NamesTheArgumentThatIsWrong) {
   EXPECT_EQ(message([&](auto& in) { in.table.context_tokens = longer; }),
             "table.context_tokens[0]: expected at most max_context_tokens = 900, got 901");
   const std::vector<std::int32_t> more{9, 9, 9};
-  EXPECT_TRUE(starts(message([&](auto& in) { in.table.context_tokens = more; }), "table.context_tokens.size(): expected at most max_requests"));
+  EXPECT_TRUE(starts(message([&](auto& in) { in.table.context_tokens = more; }),
+                     "table.context_tokens.size(): expected at most max_requests"));
   auto blocks = data.table.blocks;
   blocks[4] = 4000;
   EXPECT_TRUE(starts(message([&](auto& in) { in.table.blocks.data = blocks.data(); }), "table.blocks[0, 4]: "));

@@ -94,10 +94,17 @@ TEST(Largest, AgreesWithASort) {
     std::vector<float> values(size);
     for (float& value : values) {
       switch (round % 4) {
-        case 0: value = std::ldexp(static_cast<float>(random() % 1000), -static_cast<int>(random() % 140)); break;
-        case 1: value = static_cast<float>(random() % 4); break;                     // many ties
-        case 2: value = std::bit_cast<float>(static_cast<std::uint32_t>(0x3F800000U + random() % 700)); break;  // low bits
-        default: value = random() % 5 == 0 ? kInfinity : 0.0F;
+        case 0:
+          value = std::ldexp(static_cast<float>(random() % 1000), -static_cast<int>(random() % 140));
+          break;
+        case 1:
+          value = static_cast<float>(random() % 4);
+          break;  // many ties
+        case 2:
+          value = std::bit_cast<float>(static_cast<std::uint32_t>(0x3F800000U + random() % 700));
+          break;  // low bits
+        default:
+          value = random() % 5 == 0 ? kInfinity : 0.0F;
       }
     }
     const int count = 1 + static_cast<int>(random() % size);
@@ -152,7 +159,8 @@ TEST(SelectLimits, AreReachedAndNeverExceeded) {
         if (!always.everything) {
           const int remaining = budget - always.tokens;
           const double wide = remaining <= 32 ? std::max(8.0F, factor) : factor;
-          candidates = std::max(candidates, std::min(always.selectable_pages(), static_cast<int>(std::ceil(wide * remaining / 16))));
+          candidates =
+              std::max(candidates, std::min(always.selectable_pages(), static_cast<int>(std::ceil(wide * remaining / 16))));
           completed = std::max(completed, static_cast<int>(std::lround(double{0.13F} * always.selectable_pages())));
         }
         const SelectLimits limits = select_limits(config, context);
@@ -203,8 +211,8 @@ struct Case {
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << "budget " << c.budget << " part " << c.part << " completion " << c.completion << " heads " << c.heads << " context "
-       << c.context << " combine " << static_cast<int>(c.combine) << " special " << c.special;
+  *out << "budget " << c.budget << " part " << c.part << " completion " << c.completion << " heads " << c.heads
+       << " context " << c.context << " combine " << static_cast<int>(c.combine) << " special " << c.special;
 }
 
 class SelectTest : public testing::TestWithParam<Case> {
@@ -275,7 +283,8 @@ TEST_P(SelectTest, AgreesWithSortingBitForBit) {
       }
       const double want = std::exp(mass(i) - peak) / whole;
       // exp: 2e-7, and the rounding of its argument; the norm: the same again, and a sum with at most pages / 16 + 4 steps.
-      ASSERT_NEAR(got, want, (4e-7 + 6e-8 * (2 * std::abs(peak) + 16 + pages / 16 + 4)) * want) << "head " << head << " page " << i;
+      ASSERT_NEAR(got, want, (4e-7 + 6e-8 * (2 * std::abs(peak) + 16 + pages / 16 + 4)) * want)
+          << "head " << head << " page " << i;
     }
     if (GetParam().special != 4 && GetParam().special != 3) {
       ASSERT_NEAR(list.log_norm[head], peak + std::log(whole), 2e-6 * (1 + std::abs(peak)));
@@ -286,7 +295,8 @@ TEST_P(SelectTest, AgreesWithSortingBitForBit) {
 
   const int remaining = list.config.budget_tokens - list.always.tokens;
   const double factor = remaining <= 32 ? 8.0 : 4.0;
-  const int count = std::min(pages, GetParam().part == 16 ? remaining / 16 : static_cast<int>(std::ceil(factor * remaining / 16)));
+  const int count =
+      std::min(pages, GetParam().part == 16 ? remaining / 16 : static_cast<int>(std::ceil(factor * remaining / 16)));
   std::vector<int> want = sorted_largest(share, count);
   for (int& page : want) page += first;
   ASSERT_EQ(std::vector<int>(list.candidates.begin(), list.candidates.end()), want);
@@ -432,7 +442,8 @@ TEST(Select, MayOverwriteTheScores) {
                in_place.order, in_place.candidates, Target::kReference);
   EXPECT_EQ(in_place.candidates, apart.candidates);
   EXPECT_EQ(in_place.log_norm, apart.log_norm);
-  EXPECT_TRUE(std::equal(apart.share.begin() + 1, apart.share.begin() + apart.always.first_recent_page, in_place.share.begin() + 1));
+  EXPECT_TRUE(
+      std::equal(apart.share.begin() + 1, apart.share.begin() + apart.always.first_recent_page, in_place.share.begin() + 1));
 }
 
 TEST(Select, ShortContextSelectsNothing) {

@@ -98,19 +98,19 @@ LOCKS_C_API locks_status locks_summarize(const locks_plan* plan, const locks_cac
 
 typedef struct locks_step {
   int32_t num_requests;
-  const float* queries;           /* [requests, query_heads, head_dim]; strides in floats, head_dim contiguous */
+  const float* queries; /* [requests, query_heads, head_dim]; strides in floats, head_dim contiguous */
   int64_t query_request_stride;
   int64_t query_head_stride;
-  float* out;                     /* like queries */
+  float* out; /* like queries */
   int64_t out_request_stride;
   int64_t out_head_stride;
   locks_cache keys;
   locks_cache values;
   locks_summaries summaries;
-  const int32_t* blocks;          /* [requests, blocks_per_request] */
+  const int32_t* blocks; /* [requests, blocks_per_request] */
   int64_t blocks_per_request;
-  int64_t block_row_stride;       /* in entries */
-  const int32_t* context_tokens;  /* [requests] */
+  int64_t block_row_stride;      /* in entries */
+  const int32_t* context_tokens; /* [requests] */
   void* workspace;
   size_t workspace_bytes;
 } locks_step;

@@ -37,12 +37,12 @@ void check_select_config(const SelectConfig& config);
 
 /// What is attended whatever the scores say, for a context of `context_tokens`.
 struct AlwaysAttended {
-  int sink_pages = 0;          // pages [0, sink_pages); 0 if everything is attended
-  int first_recent_page = 0;   // pages [first_recent_page, filled_pages); 0 if everything is attended
+  int sink_pages = 0;         // pages [0, sink_pages); 0 if everything is attended
+  int first_recent_page = 0;  // pages [first_recent_page, filled_pages); 0 if everything is attended
   int filled_pages = 0;
-  int tail_tokens = 0;         // of the page being filled
-  int tokens = 0;              // in all
-  bool everything = false;     // the context fits the budget
+  int tail_tokens = 0;      // of the page being filled
+  int tokens = 0;           // in all
+  bool everything = false;  // the context fits the budget
   [[nodiscard]] int selectable_pages() const noexcept { return everything ? 0 : first_recent_page - sink_pages; }
 };
 [[nodiscard]] AlwaysAttended always_attended(const SelectConfig& config, int context_tokens) noexcept;
@@ -65,9 +65,9 @@ struct ListScores {
 /// included: share = exp(log_mass) / (exp(always_log_mass) + sum over selectable pages of exp(log_mass)). Only the entries
 /// of selectable pages are written and read.
 struct ListShares {
-  View<float, 2> head_share;   // [heads, pages]; pages contiguous; may be the memory of log_mass
-  std::span<float> log_norm;   // [heads]: logarithm of a head's whole mass; +infinity if it has none
-  std::span<float> share;      // [pages]: head_share combined over the heads; +infinity: marked always-attend
+  View<float, 2> head_share;  // [heads, pages]; pages contiguous; may be the memory of log_mass
+  std::span<float> log_norm;  // [heads]: logarithm of a head's whole mass; +infinity if it has none
+  std::span<float> share;     // [pages]: head_share combined over the heads; +infinity: marked always-attend
 };
 
 /// Step 1: the pages in which tokens will be selected, best first decides, ascending order out. With whole pages this is
@@ -80,8 +80,8 @@ int select_pages(const SelectConfig& config, const AlwaysAttended& always, const
 /// Step 2: the best parts of the candidates. `logits` [candidates, heads, 16] as score_tokens gives them. Equal shares:
 /// lower token first. Writes one entry per candidate that keeps a token, ascending, and returns their number.
 /// `part_shares` is left to step 3: the combined shares [candidates, 16 / part_tokens], and behind them those of the heads
-/// [candidates, heads, 16 / part_tokens]. `order_scratch` [candidates * 16 / part_tokens]. With whole pages every candidate is selected, and neither
-/// logits nor part_shares are touched.
+/// [candidates, heads, 16 / part_tokens]. `order_scratch` [candidates * 16 / part_tokens]. With whole pages every candidate
+/// is selected, and neither logits nor part_shares are touched.
 int select_parts(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
                  View<const float, 3> logits, const ListShares& shares, std::span<float> part_shares,
                  std::span<std::int32_t> order_scratch, std::span<SelectedPage> selected, Target target) noexcept;

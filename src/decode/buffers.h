@@ -25,23 +25,23 @@ struct Buffers {
   std::span<std::int32_t> num_always;     // [requests]
   std::span<std::int32_t> scored_tokens;  // [requests]; 0 if attended whole
 
-  View<float, 3> share;                   // [requests, lists, pages]
-  View<float, 2> log_norm;                // [requests, query_heads], like the next
+  View<float, 3> share;     // [requests, lists, pages]
+  View<float, 2> log_norm;  // [requests, query_heads], like the next
   View<float, 2> skipped_log_mass;
-  View<std::int32_t, 3> candidates;       // [requests, lists, capacity]
-  View<std::int32_t, 2> num_candidates;   // [requests, lists]
-  View<float, 5> logits;                  // [requests, lists, candidates, group_size, 16]; none with whole pages
-  View<SelectedPage, 3> selected;         // [requests, lists, capacity]
-  View<std::int32_t, 2> num_selected;     // [requests, lists]
-  View<SelectedPage, 3> completed;        // [requests, lists, capacity]
-  View<ListTotals, 2> totals;             // [requests, lists]
+  View<std::int32_t, 3> candidates;      // [requests, lists, capacity]
+  View<std::int32_t, 2> num_candidates;  // [requests, lists]
+  View<float, 5> logits;                 // [requests, lists, candidates, group_size, 16]; none with whole pages
+  View<SelectedPage, 3> selected;        // [requests, lists, capacity]
+  View<std::int32_t, 2> num_selected;    // [requests, lists]
+  View<SelectedPage, 3> completed;       // [requests, lists, capacity]
+  View<ListTotals, 2> totals;            // [requests, lists]
 
   // This thread's, for the list in hand.
-  std::span<float> always_log_mass;       // [heads]
+  std::span<float> always_log_mass;  // [heads]
   std::span<std::int32_t> order;
   std::span<float> part_shares;
-  std::span<std::int32_t> pages;          // of completed pages
-  std::span<float> completed_logits;      // [completed pages, group_size, 16]
+  std::span<std::int32_t> pages;      // of completed pages
+  std::span<float> completed_logits;  // [completed pages, group_size, 16]
   std::span<float> complete_scratch;
 };
 

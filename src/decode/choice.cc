@@ -18,7 +18,8 @@ View<const float, 3> of_list(const Step& step, int list, const float* logits, st
 /// Logits of the completed pages: copied for those that are candidates, computed for the others.
 void score_completed(const Step& step, int request, int list) {
   const std::span<const SelectedPage> completed = step.completed(request, list);
-  const std::span<const std::int32_t> candidates = step.has_parts() ? step.candidates(request, list) : std::span<const std::int32_t>{};
+  const std::span<const std::int32_t> candidates =
+      step.has_parts() ? step.candidates(request, list) : std::span<const std::int32_t>{};
   const std::size_t row = static_cast<std::size_t>(step.geometry().group_size()) * kPageTokens;
   const Buffers& buffers = step.buffers;
   std::size_t missing = 0;
@@ -54,9 +55,11 @@ void choose_candidates(const Step& step, int request, int list) noexcept {
     always_log_mass[head] = state[0] + std::log(state[1]);
   }
   const ListShares shares = step.shares(request, list);
-  const std::span<std::int32_t> candidates(buffers.candidates.at(request, list), static_cast<std::size_t>(buffers.candidates.shape[2]));
-  buffers.num_candidates(request, list) = select_pages(step.config(), step.always(request), {shares.head_share, always_log_mass},
-                                                       shares, buffers.order, candidates, step.target);
+  const std::span<std::int32_t> candidates(buffers.candidates.at(request, list),
+                                           static_cast<std::size_t>(buffers.candidates.shape[2]));
+  buffers.num_candidates(request, list) =
+      select_pages(step.config(), step.always(request), {shares.head_share, always_log_mass}, shares, buffers.order,
+                   candidates, step.target);
 }
 
 void score_candidates(const Step& step) {
@@ -74,9 +77,10 @@ void score_candidates(const Step& step) {
     if (from == to) continue;
     const auto request = static_cast<int>(row / step.num_lists);
     const auto list = static_cast<int>(row % step.num_lists);
-    score_tokens(step.score_args(), request, step.kv_head_of(list), step.candidates(request, list).subspan(from, to - from),
-                 contiguous(step.buffers.logits.at(request, list, from), to - from, step.geometry().group_size(), kPageTokens),
-                 step.target);
+    score_tokens(
+        step.score_args(), request, step.kv_head_of(list), step.candidates(request, list).subspan(from, to - from),
+        contiguous(step.buffers.logits.at(request, list, from), to - from, step.geometry().group_size(), kPageTokens),
+        step.target);
   }
 }
 
@@ -86,16 +90,18 @@ void choose_tokens(const Step& step, int request, int list) noexcept {
   const AlwaysAttended always = step.always(request);
   const std::span<const std::int32_t> candidates = step.candidates(request, list);
   const ListShares shares = step.shares(request, list);
-  const std::span<SelectedPage> list_out(buffers.selected.at(request, list), static_cast<std::size_t>(buffers.selected.shape[2]));
+  const std::span<SelectedPage> list_out(buffers.selected.at(request, list),
+                                         static_cast<std::size_t>(buffers.selected.shape[2]));
   buffers.num_selected(request, list) =
-      select_parts(config, always, candidates, of_list(step, list, buffers.logits.at(request, list), candidates.size()), shares,
-                   buffers.part_shares, buffers.order, list_out, step.target);
+      select_parts(config, always, candidates, of_list(step, list, buffers.logits.at(request, list), candidates.size()),
+                   shares, buffers.part_shares, buffers.order, list_out, step.target);
   const std::span<const SelectedPage> selected = step.selected(request, list);
 
   const int heads = step.heads_per_list();
   const std::span<float> skipped(buffers.skipped_log_mass.at(request, list * heads), static_cast<std::size_t>(heads));
   remove_selected(config, always, candidates, buffers.part_shares, selected, shares, skipped, step.target);
-  const std::span<SelectedPage> completed(buffers.completed.at(request, list), static_cast<std::size_t>(buffers.completed.shape[2]));
+  const std::span<SelectedPage> completed(buffers.completed.at(request, list),
+                                          static_cast<std::size_t>(buffers.completed.shape[2]));
   ListTotals totals;
   totals.completed_pages = select_completion(config, always, selected, shares.share, buffers.order, completed);
   for (const SelectedPage& entry : selected) totals.selected_tokens += std::popcount(entry.mask);
@@ -117,11 +123,21 @@ void complete_heads(const Step& step) {
     if (num_completed == 0) continue;
     score_completed(step, request, list);
     const View<const float, 3> logits = of_list(step, list, step.buffers.completed_logits.data(), num_completed);
-    CompleteArgs args{step.geometry().head_dim, step.inputs.summaries, step.inputs.table, request, step.kv_head_of(list), 0, {}, {}, {}, {}};
+    CompleteArgs args{step.geometry().head_dim,
+                      step.inputs.summaries,
+                      step.inputs.table,
+                      request,
+                      step.kv_head_of(list),
+                      0,
+                      {},
+                      {},
+                      {},
+                      {}};
     args.first_query_head = list * heads + from;
     args.completed = step.completed(request, list);
     args.logits = {logits.at(0, from), {logits.shape[0], to - from, kPageTokens}, logits.stride};
-    args.skipped_log_mass = {step.buffers.skipped_log_mass.at(request, args.first_query_head), static_cast<std::size_t>(to - from)};
+    args.skipped_log_mass = {step.buffers.skipped_log_mass.at(request, args.first_query_head),
+                             static_cast<std::size_t>(to - from)};
     args.scratch = step.buffers.complete_scratch;
     complete(args, step.buffers.states, step.target);
   }

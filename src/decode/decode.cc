@@ -20,8 +20,10 @@ void at_most(const std::string& what, std::int64_t value, std::int64_t most, std
 
 void check_values(const DecodePlan& plan, const SummaryStore& summaries) {
   if (!(plan.config().select.completion_fraction > 0.0F)) return;
-  const std::string needed = "the value part, for completion_fraction = " + std::to_string(plan.config().select.completion_fraction);
-  if (summaries.value_data == nullptr && summaries.num_pages > 0) check::fail("summaries.value_data", needed, "a null pointer");
+  const std::string needed =
+      "the value part, for completion_fraction = " + std::to_string(plan.config().select.completion_fraction);
+  if (summaries.value_data == nullptr && summaries.num_pages > 0)
+    check::fail("summaries.value_data", needed, "a null pointer");
   const int record = value_layout(*summaries.format, summaries.head_dim).record_bytes;
   if (summaries.num_pages > 1) at_least("summaries.value_page_stride", summaries.value_page_stride, record);
   if (plan.geometry().kv_heads > 1) at_least("summaries.value_head_stride", summaries.value_head_stride, record);

@@ -57,7 +57,8 @@ void not_null(std::string_view argument, const void* pointer) {
 
 Team team_of(const locks_plan& plan, const locks_team& team) {
   const int most = plan.plan.limits().max_threads;
-  if (team.count < 1 || team.count > most) check::fail("team.count", "1 to " + std::to_string(most), std::to_string(team.count));
+  if (team.count < 1 || team.count > most)
+    check::fail("team.count", "1 to " + std::to_string(most), std::to_string(team.count));
   if (team.index < 0 || team.index >= team.count) {
     check::fail("team.index", "0 to " + std::to_string(team.count - 1), std::to_string(team.index));
   }
@@ -67,7 +68,8 @@ Team team_of(const locks_plan& plan, const locks_team& team) {
 
 PagedCache cache_of(std::string_view argument, const locks_cache& cache) {
   if (cache.dtype < LOCKS_F32 || cache.dtype > LOCKS_Q8_0) {
-    check::fail(std::string(argument) + ".dtype", "LOCKS_F32, LOCKS_F16, LOCKS_BF16 or LOCKS_Q8_0", std::to_string(cache.dtype));
+    check::fail(std::string(argument) + ".dtype", "LOCKS_F32, LOCKS_F16, LOCKS_BF16 or LOCKS_Q8_0",
+                std::to_string(cache.dtype));
   }
   PagedCache out;
   out.data = static_cast<const std::byte*>(cache.data);
@@ -92,9 +94,8 @@ DecodeConfig config_of(const locks_settings& settings) {
   not_null("settings.format", settings.format);
   DecodeConfig config;
   config.format = &find_format(settings.format);
-  config.select = {settings.budget_tokens,    settings.sink_tokens,         settings.recent_tokens,
-                   settings.part_tokens,      settings.candidate_factor,    settings.completion_fraction,
-                   GroupCombine::kSum};
+  config.select = {settings.budget_tokens,    settings.sink_tokens,         settings.recent_tokens, settings.part_tokens,
+                   settings.candidate_factor, settings.completion_fraction, GroupCombine::kSum};
   if (settings.combine < LOCKS_SUM || settings.combine > LOCKS_PER_QUERY_HEAD) {
     check::fail("combine", "LOCKS_SUM, LOCKS_MAX or LOCKS_PER_QUERY_HEAD", std::to_string(settings.combine));
   }
@@ -186,8 +187,9 @@ size_t locks_summary_bytes(const locks_plan* plan, int64_t num_pages) {
 locks_barrier* locks_barrier_create(void) { return new (std::nothrow) locks_barrier; }
 void locks_barrier_destroy(locks_barrier* barrier) { delete barrier; }
 
-locks_status locks_summarize(const locks_plan* plan, const locks_cache* keys, const locks_cache* values, const int32_t* pages,
-                             int64_t num_pages, const locks_summaries* summaries, const locks_team* team) {
+locks_status locks_summarize(const locks_plan* plan, const locks_cache* keys, const locks_cache* values,
+                             const int32_t* pages, int64_t num_pages, const locks_summaries* summaries,
+                             const locks_team* team) {
   return guarded([&] {
     not_null("plan", plan);
     not_null("keys", keys);
@@ -233,8 +235,8 @@ locks_status locks_run(const locks_plan* plan, const locks_step* step, locks_rep
     const auto [first, last] = place.share(step->num_requests);  // those that this thread's run() wrote
     for (std::int64_t i = first; i < last; ++i) {
       const DecodeReport& from = written[static_cast<std::size_t>(i)];
-      reports[i] = {from.context_tokens, from.attended_tokens, from.completed_pages, from.coverage, from.score_bytes,
-                    from.attend_bytes, from.complete_bytes, from.dense_bytes, from.dense ? 1 : 0};
+      reports[i] = {from.context_tokens, from.attended_tokens, from.completed_pages, from.coverage,     from.score_bytes,
+                    from.attend_bytes,   from.complete_bytes,  from.dense_bytes,     from.dense ? 1 : 0};
     }
   });
 }

@@ -68,7 +68,8 @@ DecodeReport report(const Step& step, int request) noexcept {
   const Geometry& geometry = step.geometry();
   const DecodeInputs& inputs = step.inputs;
   const AlwaysAttended always = step.always(request);
-  const std::int64_t token_bytes = row_bytes(inputs.keys.dtype, geometry.head_dim) + row_bytes(inputs.values.dtype, geometry.head_dim);
+  const std::int64_t token_bytes =
+      row_bytes(inputs.keys.dtype, geometry.head_dim) + row_bytes(inputs.values.dtype, geometry.head_dim);
   DecodeReport out;
   out.context_tokens = inputs.table.context_tokens[request];
   out.dense = always.everything;
@@ -92,7 +93,8 @@ DecodeReport report(const Step& step, int request) noexcept {
   out.attend_bytes += token_bytes * tokens;
   // Records that are read again for parts and completion come from the caches and do not count twice.
   const SummaryFormat& format = *inputs.summaries.format;
-  out.score_bytes = std::int64_t{always.first_recent_page} * geometry.kv_heads * record_layout(format, geometry.head_dim).record_bytes;
+  out.score_bytes =
+      std::int64_t{always.first_recent_page} * geometry.kv_heads * record_layout(format, geometry.head_dim).record_bytes;
   out.complete_bytes = completed * value_layout(format, geometry.head_dim).record_bytes;
   return out;
 }
@@ -140,12 +142,12 @@ void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out,
   team.sync();
   step.for_each(kv_heads, [&](int request, int kv_head) {
     if (!step.selects) begin_states(step, request, kv_head);
-    for_each_list(step, request, kv_head, [&](int list) {
-      merge_partials(step.selected_args(), request, list, team.count, step.buffers.states);
-    });
+    for_each_list(step, request, kv_head,
+                  [&](int list) { merge_partials(step.selected_args(), request, list, team.count, step.buffers.states); });
     finish_heads(step, request, kv_head, out);
   });
-  const auto [first, last] = team.share(std::min<std::int64_t>(static_cast<std::int64_t>(reports.size()), step.num_requests));
+  const auto [first, last] =
+      team.share(std::min<std::int64_t>(static_cast<std::int64_t>(reports.size()), step.num_requests));
   for (auto request = static_cast<int>(first); request < last; ++request) reports[request] = report(step, request);
 }
 

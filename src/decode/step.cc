@@ -33,8 +33,8 @@ AttendArgs Step::always_args() const noexcept {
 }
 
 AttendArgs Step::selected_args() const noexcept {
-  return {geometry(),       inputs.queries,       inputs.keys,         inputs.values,            inputs.table, num_lists,
-          buffers.selected, buffers.num_selected, buffers.attend_workspace};
+  return {geometry(), inputs.queries,   inputs.keys,          inputs.values,           inputs.table,
+          num_lists,  buffers.selected, buffers.num_selected, buffers.attend_workspace};
 }
 
 ListShares Step::shares(int request, int list) const noexcept {

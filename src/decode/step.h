@@ -18,7 +18,8 @@ struct Step {
   int num_lists;
   bool selects;  // does any request; if not, all are attended whole
 
-  Step(const DecodePlan& plan, const DecodeInputs& inputs, std::span<std::byte> workspace, Team team, Target target) noexcept;
+  Step(const DecodePlan& plan, const DecodeInputs& inputs, std::span<std::byte> workspace, Team team,
+       Target target) noexcept;
 
   [[nodiscard]] const Geometry& geometry() const noexcept { return plan.geometry(); }
   [[nodiscard]] const SelectConfig& config() const noexcept { return plan.config().select; }

@@ -56,7 +56,8 @@ int select_completion(const SelectConfig& config, const AlwaysAttended& always, 
                       std::span<SelectedPage> completed) noexcept {
   const int count = std::min(select::completed_pages(config, always), static_cast<int>(completed.size()));
   if (count == 0) return 0;
-  const auto remaining = share.subspan(static_cast<std::size_t>(always.sink_pages), static_cast<std::size_t>(always.selectable_pages()));
+  const auto remaining =
+      share.subspan(static_cast<std::size_t>(always.sink_pages), static_cast<std::size_t>(always.selectable_pages()));
   select::Threshold threshold = select::largest(remaining, count, order_scratch);
   int taken = 0;
   for (std::int32_t page = always.sink_pages; taken < count; ++page) {

@@ -143,7 +143,8 @@ void part_shares_of(const PartLogits& parts, float* combined, float* of_heads) n
     V all[kVectors];
     for (V& sums : all) sums = hn::Zero(d);
     for (std::size_t head = 0; head < parts.log_norm.size(); ++head, of_heads += kParts) {
-      const float* const logits = parts.logits + page * parts.page_stride + static_cast<std::int64_t>(head) * parts.head_stride;
+      const float* const logits =
+          parts.logits + page * parts.page_stride + static_cast<std::int64_t>(head) * parts.head_stride;
       const V norm = hn::Set(d, parts.log_norm[head]);
       V mass[kVectors];
       for (int i = 0; i < kVectors; ++i) mass[i] = share_exp(d, hn::Sub(hn::LoadU(d, logits + i * kStep), norm));
@@ -161,10 +162,14 @@ void part_shares_of(const PartLogits& parts, float* combined, float* of_heads) n
 
 void part_shares(const PartLogits& parts, float* combined, float* of_heads) noexcept {
   switch (parts.part_tokens) {
-    case 1: return part_shares_of<1>(parts, combined, of_heads);
-    case 2: return part_shares_of<2>(parts, combined, of_heads);
-    case 4: return part_shares_of<4>(parts, combined, of_heads);
-    default: return part_shares_of<8>(parts, combined, of_heads);
+    case 1:
+      return part_shares_of<1>(parts, combined, of_heads);
+    case 2:
+      return part_shares_of<2>(parts, combined, of_heads);
+    case 4:
+      return part_shares_of<4>(parts, combined, of_heads);
+    default:
+      return part_shares_of<8>(parts, combined, of_heads);
   }
 }
 

@@ -35,7 +35,8 @@ void part_shares(const PartLogits& parts, float* combined, float* of_heads) noex
   for (int page = 0; page < parts.pages; ++page, combined += num_parts) {
     std::fill_n(combined, num_parts, 0.0F);
     for (std::size_t head = 0; head < parts.log_norm.size(); ++head, of_heads += num_parts) {
-      const float* const logits = parts.logits + page * parts.page_stride + static_cast<std::int64_t>(head) * parts.head_stride;
+      const float* const logits =
+          parts.logits + page * parts.page_stride + static_cast<std::int64_t>(head) * parts.head_stride;
       Lanes mass;
       for (int token = 0; token < kLanes; ++token) mass[token] = share_exp(logits[token] - parts.log_norm[head]);
       fold_parts(mass, parts.part_tokens);

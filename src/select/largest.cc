@@ -6,7 +6,7 @@
 namespace locks::select {
 namespace {
 
-constexpr int kShift = 21;        // a bucket is an exponent and two bits of the fraction: what a share's top bits can be
+constexpr int kShift = 21;  // a bucket is an exponent and two bits of the fraction: what a share's top bits can be
 constexpr int kBuckets = 1 << 10;
 
 }  // namespace
@@ -31,7 +31,8 @@ Threshold largest(std::span<const float> shares, int count, std::span<std::int32
   std::int32_t* const first = scratch.data();
   std::nth_element(first, first + count - 1, first + members, std::greater<>());
   const std::int32_t threshold = first[count - 1];
-  const auto above = static_cast<int>(std::count_if(first, first + count, [=](std::int32_t bits) { return bits > threshold; }));
+  const auto above =
+      static_cast<int>(std::count_if(first, first + count, [=](std::int32_t bits) { return bits > threshold; }));
   return {static_cast<std::uint32_t>(threshold), count - above};
 }
 

@@ -25,7 +25,8 @@ int remaining_tokens(const SelectConfig& config, const AlwaysAttended& always) n
 int candidate_pages(const SelectConfig& config, const AlwaysAttended& always) noexcept {
   const int remaining = remaining_tokens(config, always);
   if (config.part_tokens == kPageTokens) return std::min(remaining / kPageTokens, always.selectable_pages());
-  const double factor = remaining <= kFewTokens ? std::max(kFewFactor, double{config.candidate_factor}) : config.candidate_factor;
+  const double factor =
+      remaining <= kFewTokens ? std::max(kFewFactor, double{config.candidate_factor}) : config.candidate_factor;
   return static_cast<int>(std::min<double>(std::ceil(factor * remaining / kPageTokens), always.selectable_pages()));
 }
 
@@ -41,7 +42,8 @@ void check_select_config(const SelectConfig& config) {
     if (!fits) check::fail(setting, expected, got);
   };
   constexpr int kMost = 1 << 30;  // sums of two settings stay in an int
-  require(config.sink_tokens >= 0 && config.sink_tokens < kMost, "sink_tokens", "0 or more", std::to_string(config.sink_tokens));
+  require(config.sink_tokens >= 0 && config.sink_tokens < kMost, "sink_tokens", "0 or more",
+          std::to_string(config.sink_tokens));
   require(config.recent_tokens >= 0 && config.recent_tokens < kMost, "recent_tokens", "0 or more",
           std::to_string(config.recent_tokens));
   const int part = config.part_tokens;

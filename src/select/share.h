@@ -11,12 +11,12 @@ namespace locks::select {
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // The exponential: x = n ln 2 + rest, |rest| <= ln(2) / 2, and the series of e^rest to rest^7; the next term is below 6e-9.
-inline constexpr float kExpLowest = -87.0F;   // 2^-125.5: the result's exponent stays in the normal range
-inline constexpr float kExpHighest = 64.0F;   // what is larger counts as this, so that sums stay finite
+inline constexpr float kExpLowest = -87.0F;  // 2^-125.5: the result's exponent stays in the normal range
+inline constexpr float kExpHighest = 64.0F;  // what is larger counts as this, so that sums stay finite
 inline constexpr float kExpLog2E = 1.44269504F;
 inline constexpr float kExpLn2High = 0.693145752F;  // 16 bits: its product with a whole number below 2^8 is exact
 inline constexpr float kExpLn2Low = 1.42860682e-6F;
-inline constexpr float kExpRound = 0x1.8p23F;       // adding it leaves a whole number in the low bits
+inline constexpr float kExpRound = 0x1.8p23F;  // adding it leaves a whole number in the low bits
 inline constexpr std::array kExpSeries{1.0F / 5040.0F, 1.0F / 720.0F, 1.0F / 120.0F, 1.0F / 24.0F, 1.0F / 6.0F, 0.5F};
 
 /// e^x for x <= 64, 0 below -87 and for NaN; relative error below 1.5e-7.

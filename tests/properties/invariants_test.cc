@@ -69,10 +69,12 @@ Choice choose(const SelectConfig& config, const Scores& scores) {
   }
   const auto by_token = contiguous<const float>(logits.data(), choice.candidates.size(), kHeads, kPageTokens);
   choice.selected.resize(choice.candidates.size());
-  choice.selected.resize(select_parts(config, always, choice.candidates, by_token, shares, parts, order, choice.selected, target));
+  choice.selected.resize(
+      select_parts(config, always, choice.candidates, by_token, shares, parts, order, choice.selected, target));
   remove_selected(config, always, choice.candidates, parts, choice.selected, shares, skipped, target);
   choice.completed.resize(select_completion(config, always, choice.selected, choice.share, order, choice.completed));
-  for (int head = 0; head < kHeads; ++head) choice.coverage += (1.0 - std::exp(double{skipped[head]} - log_norm[head])) / kHeads;
+  for (int head = 0; head < kHeads; ++head)
+    choice.coverage += (1.0 - std::exp(double{skipped[head]} - log_norm[head])) / kHeads;
   return choice;
 }
 

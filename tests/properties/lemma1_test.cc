@@ -107,7 +107,8 @@ TEST(Lemma1, NoOtherSelectionHasASmallerWorstCase) {
     for (int page = 0; page < kPages; ++page) {
       const double mean = normal(random);
       const double spread = std::abs(normal(random));  // so that largest key, mean key and mass rank differently
-      for (int token = 0; token < kPageTokens; ++token) logits[page * kPageTokens + token] = mean + 2 * spread * normal(random);
+      for (int token = 0; token < kPageTokens; ++token)
+        logits[page * kPageTokens + token] = mean + 2 * spread * normal(random);
     }
     const std::vector<double> weights = softmax(logits);
     const unsigned best = by_mass(logits);

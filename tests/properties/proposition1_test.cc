@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include <Eigen/Dense>
 #include <gtest/gtest.h>
+#include <Eigen/Dense>
 
 #include "support/step.h"
 
@@ -47,7 +47,8 @@ TEST(Proposition1, OwnBasisSeesWhatASharedOneCannot) {
     const Eigen::RowVectorXd mean = matrix(1, kDim);
     const Eigen::MatrixXd along = matrix(kPageTokens, 3) * shared.leftCols(3).transpose();
     std::vector<Eigen::MatrixXd> keys(2, along.rowwise() + mean);
-    for (int token = 0; token < kPageTokens; ++token) keys[1].row(token) += (token % 2 == 0 ? 3.0 : -3.0) * hidden.transpose();
+    for (int token = 0; token < kPageTokens; ++token)
+      keys[1].row(token) += (token % 2 == 0 ? 3.0 : -3.0) * hidden.transpose();
     for (int page = 0; page < 2; ++page) {
       for (int token = 0; token < kPageTokens; ++token) {
         for (int dim = 0; dim < kDim; ++dim) {
@@ -66,7 +67,8 @@ TEST(Proposition1, OwnBasisSeesWhatASharedOneCannot) {
       for (int page = 0; page < 2; ++page) {
         true_mass[page] = log_mass(keys[page] * query * scale);
         shared_mass[page] = log_mass((keys[page] * shared) * (shared.transpose() * query) * scale);
-        shared_mass[page] += (mean - mean * shared * shared.transpose()).dot(query) * scale;  // even with the mean kept exactly
+        shared_mass[page] +=
+            (mean - mean * shared * shared.transpose()).dot(query) * scale;  // even with the mean kept exactly
       }
       EXPECT_NEAR(shared_mass[0], shared_mass[1], 1e-9);
       if (!looks_at_hidden) {
@@ -79,7 +81,7 @@ TEST(Proposition1, OwnBasisSeesWhatASharedOneCannot) {
       for (const Target target : supported_targets()) {
         float own_mass[2];
         test::Workspace workspace(score_workspace_bytes(data.geometry, 1));
-        const ScoreArgs args{data.geometry,    data.inputs().queries,          data.summaries,
+        const ScoreArgs args{data.geometry,    data.inputs().queries,         data.summaries,
                              data.table.table, contiguous(own_mass, 1, 1, 2), workspace.span()};
         prepare_queries(args, Team{}, target);
         score(args, Team{}, target);

@@ -31,7 +31,8 @@ void relate_values_to_keys(test::StepData& data, std::uint64_t seed) {
       for (float& value : own) value = normal(random);
       for (int token = 0; token < kPageTokens; ++token) {
         for (int dim = 0; dim < kDim; ++dim) {
-          const float linear = 0.5F * (data.keys.value(page, token, head, dim) - data.keys.value(page, token, head, (dim + 7) % kDim));
+          const float linear =
+              0.5F * (data.keys.value(page, token, head, dim) - data.keys.value(page, token, head, (dim + 7) % kDim));
           data.values.set_value(page, token, head, dim, own[dim] + linear + 0.1F * normal(random));
         }
       }
@@ -81,7 +82,8 @@ TEST(Quality, PartsAndCompletionLoseLessThanWholePages) {
   }
   RecordProperty("relative_error", "whole pages " + std::to_string(whole) + ", parts " + std::to_string(parts) +
                                        ", parts and completion " + std::to_string(completed));
-  SCOPED_TRACE("whole pages " + std::to_string(whole) + ", parts " + std::to_string(parts) + ", completed " + std::to_string(completed));
+  SCOPED_TRACE("whole pages " + std::to_string(whole) + ", parts " + std::to_string(parts) + ", completed " +
+               std::to_string(completed));
   EXPECT_LT(parts, 0.9 * whole);
   EXPECT_LT(completed, 0.5 * whole);
   EXPECT_LT(completed, 0.7 * parts);

@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include <Eigen/Dense>
 #include <gtest/gtest.h>
+#include <Eigen/Dense>
 
 #include "locks/select.h"
 
@@ -79,7 +79,8 @@ std::vector<int> selected_pages(const Logits& estimates, int count) {
   }
   const auto view = contiguous(masses.data(), heads, pages);
   std::vector<std::int32_t> order(pages), candidates(pages);
-  candidates.resize(select_pages(config, always, {view, none}, {view, log_norm, share}, order, candidates, Target::kReference));
+  candidates.resize(
+      select_pages(config, always, {view, none}, {view, log_norm, share}, order, candidates, Target::kReference));
   EXPECT_EQ(candidates.size(), static_cast<std::size_t>(count));
   return {candidates.begin(), candidates.end()};
 }
@@ -88,7 +89,8 @@ double largest_error(const Logits& a, const Logits& b) {
   double largest = 0.0;
   for (std::size_t head = 0; head < a.size(); ++head) {
     for (std::size_t page = 0; page < a[head].size(); ++page) {
-      for (int token = 0; token < kPageTokens; ++token) largest = std::max(largest, std::abs(a[head][page][token] - b[head][page][token]));
+      for (int token = 0; token < kPageTokens; ++token)
+        largest = std::max(largest, std::abs(a[head][page][token] - b[head][page][token]));
     }
   }
   return largest;

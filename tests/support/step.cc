@@ -51,8 +51,12 @@ class Oracle {
     for (int request = 0; request < requests; ++request) longest = std::max(longest, data.table.table.filled_pages(request));
     score_workspace_ = std::make_unique<Workspace>(score_workspace_bytes(data.geometry, requests));
     log_mass_.resize(static_cast<std::size_t>(requests) * data.geometry.query_heads * longest);
-    args_ = {data.geometry, data.inputs().queries, data.summaries, data.table.table,
-             contiguous(log_mass_.data(), requests, data.geometry.query_heads, longest), score_workspace_->span()};
+    args_ = {data.geometry,
+             data.inputs().queries,
+             data.summaries,
+             data.table.table,
+             contiguous(log_mass_.data(), requests, data.geometry.query_heads, longest),
+             score_workspace_->span()};
     prepare_queries(args_, Team{}, target);
     score(args_, Team{}, target);
   }
@@ -119,7 +123,8 @@ class Oracle {
   std::vector<double> value(int request, int head, int page, int token) const {
     std::vector<double> out(data_.spec.head_dim);
     const std::int64_t number = data_.table.table.page(request, page);
-    for (int dim = 0; dim < data_.spec.head_dim; ++dim) out[dim] = data_.values.value(number, token, head / data_.spec.group, dim);
+    for (int dim = 0; dim < data_.spec.head_dim; ++dim)
+      out[dim] = data_.values.value(number, token, head / data_.spec.group, dim);
     return out;
   }
 
@@ -127,7 +132,8 @@ class Oracle {
     std::vector<SelectedPage> list;
     for (int page = 0; page < always_.sink_pages; ++page) list.push_back({page, kWholePage});
     for (int page = always_.first_recent_page; page < always_.filled_pages; ++page) list.push_back({page, kWholePage});
-    if (always_.tail_tokens > 0) list.push_back({always_.filled_pages, static_cast<std::uint16_t>((1 << always_.tail_tokens) - 1)});
+    if (always_.tail_tokens > 0)
+      list.push_back({always_.filled_pages, static_cast<std::uint16_t>((1 << always_.tail_tokens) - 1)});
     return list;
   }
 
@@ -168,7 +174,8 @@ class Oracle {
     }
     for (std::size_t i = 0; i < completed_.size(); ++i) {
       const std::int64_t page = data_.table.table.page(request, completed_[i].page);
-      const DecodedSummary summary = decode_record(*data_.spec.format, data_.spec.head_dim, data_.summaries.record(page, kv_head));
+      const DecodedSummary summary =
+          decode_record(*data_.spec.format, data_.spec.head_dim, data_.summaries.record(page, kv_head));
       const DecodedValues values =
           decode_value_record(*data_.spec.format, data_.spec.head_dim, data_.summaries.value_record(page, kv_head));
       for (int token = 0; token < kPageTokens; ++token) {
@@ -219,7 +226,8 @@ class Oracle {
     if (!always_.everything) {
       std::vector<float> memory(static_cast<std::size_t>(heads) * pages);
       const ListShares shares{contiguous(memory.data(), heads, pages), log_norm, share};
-      const View<const float, 2> log_mass{args_.log_mass.at(request, first_head), {heads, pages}, {args_.log_mass.stride[1], 1}};
+      const View<const float, 2> log_mass{
+          args_.log_mass.at(request, first_head), {heads, pages}, {args_.log_mass.stride[1], 1}};
       const SelectConfig& config = config_.select;
       std::vector<std::int32_t> order(static_cast<std::size_t>(pages) * 16), candidates(pages);
       candidates.resize(select_pages(config, always_, {log_mass, always_log_mass}, shares, order, candidates, target_));
@@ -239,7 +247,8 @@ class Oracle {
       score_tokens(args_, request, kv_head, completed_pages, completed_logits, target_);
       for (int head = 0; head < heads; ++head) {
         attend(sums[head], request, first_head + head, selected_);
-        if (!completed_.empty()) complete(sums[head], request, first_head + head, skipped[head], completed_logits, offset + head);
+        if (!completed_.empty())
+          complete(sums[head], request, first_head + head, skipped[head], completed_logits, offset + head);
       }
     }
     // A logit's error moves every weight by that much, in the numerator and in the sum; then come exp and the sums.
@@ -248,7 +257,8 @@ class Oracle {
       for (int dim = 0; dim < data_.spec.head_dim; ++dim) {
         const double weight = sums[head].weight;
         expected_.out.push_back(weight > 0 ? sums[head].value[dim] / weight : 0.0);
-        expected_.bound.push_back(weight > 0 ? (relative * sums[head].magnitude[dim] + sums[head].grain) / weight + 1e-37 : 0.0);
+        expected_.bound.push_back(weight > 0 ? (relative * sums[head].magnitude[dim] + sums[head].grain) / weight + 1e-37
+                                             : 0.0);
       }
     }
   }
@@ -283,7 +293,8 @@ StepData::StepData(const StepSpec& given)
 
 void StepData::summarize_all() {
   const int num_pages = pages_of(spec);
-  summary_memory.assign(static_cast<std::size_t>(summary_bytes(*spec.format, spec.head_dim, spec.kv_heads, num_pages, true)), {});
+  summary_memory.assign(static_cast<std::size_t>(summary_bytes(*spec.format, spec.head_dim, spec.kv_heads, num_pages, true)),
+                        {});
   summaries = make_store(*spec.format, spec.head_dim, spec.kv_heads, num_pages, true, summary_memory.data());
   std::vector<std::int32_t> pages(num_pages);
   std::iota(pages.begin(), pages.end(), 0);
@@ -312,7 +323,8 @@ StepResult run_step(const DecodeConfig& config, const StepData& data, Target tar
   DecodeLimits limits;
   limits.max_requests = std::max<int>(1, static_cast<int>(data.spec.lengths.size()));
   limits.max_context_tokens = 1;
-  for (const std::int32_t tokens : data.spec.lengths) limits.max_context_tokens = std::max(limits.max_context_tokens, tokens);
+  for (const std::int32_t tokens : data.spec.lengths)
+    limits.max_context_tokens = std::max(limits.max_context_tokens, tokens);
   limits.max_threads = num_threads;
   const DecodePlan plan(config, data.geometry, limits);
   const DecodeInputs inputs = data.inputs();
