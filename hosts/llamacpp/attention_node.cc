@@ -30,11 +30,20 @@ constexpr std::array<Words, static_cast<std::size_t>(Decline::kCount)> kWords{{
 
 bool to_dtype(ggml_type type, DType& dtype) noexcept {
   switch (type) {
-    case GGML_TYPE_F32: dtype = DType::kF32; return true;
-    case GGML_TYPE_F16: dtype = DType::kF16; return true;
-    case GGML_TYPE_BF16: dtype = DType::kBF16; return true;
-    case GGML_TYPE_Q8_0: dtype = DType::kQ8_0; return true;
-    default: return false;
+    case GGML_TYPE_F32:
+      dtype = DType::kF32;
+      return true;
+    case GGML_TYPE_F16:
+      dtype = DType::kF16;
+      return true;
+    case GGML_TYPE_BF16:
+      dtype = DType::kBF16;
+      return true;
+    case GGML_TYPE_Q8_0:
+      dtype = DType::kQ8_0;
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -130,8 +139,8 @@ Decline read_attention_node(const Host& host, const ggml_tensor* node, const uns
                     read_cache(v, value_root, value_dtype, out.values, first_value_cell);
   if (!fits) return Decline::kLayout;
   const auto key_row = static_cast<std::int64_t>(k->nb[1]);
-  const bool streams_fit = streams == 1 || (k->nb[3] % k->nb[1] == 0 && k->nb[3] / k->nb[1] == v->nb[3] / v->nb[1] &&
-                                            v->nb[3] % v->nb[1] == 0);
+  const bool streams_fit =
+      streams == 1 || (k->nb[3] % k->nb[1] == 0 && k->nb[3] / k->nb[1] == v->nb[3] / v->nb[1] && v->nb[3] % v->nb[1] == 0);
   out.stream_stride = streams > 1 ? static_cast<std::int64_t>(k->nb[3]) / key_row : 0;
   out.num_cells = out.keys.num_slots;
   out.stream_cells = key_root->ne[1];

@@ -15,9 +15,9 @@ namespace locks::llamacpp {
 /// Why an attention node is left to the host.
 enum class Decline : std::uint8_t {
   kNone,
-  kNoKvCache,       // keys that are not a view of a tensor called cache_k...: encoders, vision towers
-  kNotAllocated,    // a host measuring what it will need; not counted
-  kMla,             // keys and values of different sizes, or in one tensor
+  kNoKvCache,     // keys that are not a view of a tensor called cache_k...: encoders, vision towers
+  kNotAllocated,  // a host measuring what it will need; not counted
+  kMla,           // keys and values of different sizes, or in one tensor
   kNotHostMemory,
   kHeadDim,
   kType,
@@ -26,9 +26,9 @@ enum class Decline : std::uint8_t {
   kSinks,
   kModelSparsity,
   kSlidingWindow,
-  kLayout,          // anything else about shapes and strides
+  kLayout,  // anything else about shapes and strides
   kPrefillOff,
-  kWritesUnseen,    // no node writes the keys of this cache
+  kWritesUnseen,  // no node writes the keys of this cache
   kCount,
 };
 [[nodiscard]] std::string_view decline_key(Decline reason) noexcept;   // for the statistics: "soft_cap"
@@ -45,14 +45,14 @@ struct AttentionNode {
   const ggml_tensor* mask = nullptr;     // [seen_cells, rows or more, 1, streams], f16
   const ggml_tensor* key_root = nullptr;
   const ggml_tensor* value_root = nullptr;
-  std::int64_t rows = 0;                 // of queries, per stream
+  std::int64_t rows = 0;  // of queries, per stream
   std::int64_t streams = 0;
-  std::int64_t seen_cells = 0;           // per stream
-  std::int64_t first_cell = 0;           // of the first stream
-  std::int64_t stream_stride = 0;        // in cells
-  std::int64_t num_cells = 0;            // of the whole cache
-  std::int64_t stream_cells = 0;         // of one stream of the cache
-  PagedCache keys;                       // pages of 16 cells from the start of the cache
+  std::int64_t seen_cells = 0;     // per stream
+  std::int64_t first_cell = 0;     // of the first stream
+  std::int64_t stream_stride = 0;  // in cells
+  std::int64_t num_cells = 0;      // of the whole cache
+  std::int64_t stream_cells = 0;   // of one stream of the cache
+  PagedCache keys;                 // pages of 16 cells from the start of the cache
   PagedCache values;
 
   [[nodiscard]] View<const float, 3> query_rows(std::int64_t stream, std::int64_t row, std::int64_t count) const noexcept;

@@ -58,8 +58,8 @@ void CacheState::read_indices(const ggml_tensor* indices) {
 }
 
 void CacheState::observe_write(const void* key_data, const ggml_tensor* indices) {
-  const auto found = std::find_if(layers_.begin(), layers_.end(),
-                                  [&](const auto& layer) { return layer->key_data() == key_data; });
+  const auto found =
+      std::find_if(layers_.begin(), layers_.end(), [&](const auto& layer) { return layer->key_data() == key_data; });
   if (found != layers_.end()) {
     LayerState& layer = **found;
     const bool first_of_step = layer.write_step == write_step_ || indices != written_by_;
@@ -207,8 +207,9 @@ void CacheState::plan_runs(const AttentionNode& node) {
     if (continues) {
       ++plan_.runs.back().num_rows;
     } else {
-      plan_.runs.push_back({sequence, static_cast<std::int64_t>(item) / node.rows, static_cast<std::int64_t>(item) % node.rows,
-                            1, rows_of_sequence_[static_cast<std::size_t>(sequence)] <= kMaxDecodeRows, item});
+      plan_.runs.push_back({sequence, static_cast<std::int64_t>(item) / node.rows,
+                            static_cast<std::int64_t>(item) % node.rows, 1,
+                            rows_of_sequence_[static_cast<std::size_t>(sequence)] <= kMaxDecodeRows, item});
     }
     if (plan_.runs.back().decode) ++plan_.num_decode_rows;
     plan_.in_cell_order = plan_.in_cell_order && map_.in_cell_order(sequence);

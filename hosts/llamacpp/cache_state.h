@@ -24,17 +24,17 @@ struct RowRun {
   std::int64_t stream = 0;
   std::int64_t first_row = 0;
   std::int64_t num_rows = 0;
-  bool decode = false;            // few rows: a request each. Otherwise a piece of a prompt.
-  std::size_t first_item = 0;     // of its rows in StepPlan::row_tokens
+  bool decode = false;         // few rows: a request each. Otherwise a piece of a prompt.
+  std::size_t first_item = 0;  // of its rows in StepPlan::row_tokens
 };
 
 /// What the query rows of a step are. The same for all layers.
 struct StepPlan {
-  bool mapped = false;                        // otherwise the rows are attended exactly, without pages
-  bool in_cell_order = false;                 // pages of all sequences are runs of cells
+  bool mapped = false;         // otherwise the rows are attended exactly, without pages
+  bool in_cell_order = false;  // pages of all sequences are runs of cells
   std::vector<RowRun> runs;
-  std::vector<std::int32_t> row_tokens;       // [streams * rows] tokens that a row sees
-  std::vector<int> summarized_sequences;      // those long enough to be attended sparsely
+  std::vector<std::int32_t> row_tokens;   // [streams * rows] tokens that a row sees
+  std::vector<int> summarized_sequences;  // those long enough to be attended sparsely
   std::int64_t num_decode_rows = 0;
 };
 
@@ -113,7 +113,7 @@ class CacheState {
   std::uint64_t seen_adoptions_ = 0;
   std::uint64_t seen_slides_ = 0;
   bool distrusted_ = false;
-  bool shift_pending_ = false;               // several layers' shifts are one event
+  bool shift_pending_ = false;  // several layers' shifts are one event
   bool restoring_ = false;
   bool summarized_in_step_ = false;
   bool sliding_ = false;

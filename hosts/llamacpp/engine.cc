@@ -11,9 +11,7 @@
 namespace locks::llamacpp {
 namespace {
 
-double now() noexcept {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() noexcept { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
@@ -40,6 +38,11 @@ void Engine::ensure_state(const ggml_tensor* key_root) {
   sliding_ = false;
   state_.emplace(host_, settings_, key_root);
   reporter().count([](Counters& c) { ++c.caches; });
+}
+
+void Engine::meet(const ggml_tensor* key_root) {
+  const std::lock_guard lock(mutex_);
+  ensure_state(key_root);
 }
 
 void Engine::observe_write(const ggml_tensor* key_root, const ggml_tensor* indices) {
@@ -123,7 +126,8 @@ void Engine::prepare(ggml_tensor* node, int num_threads) {
   const auto* const params = reinterpret_cast<const unsigned char*>(node->op_params) + kSavedParamsAt;
   const Decline reason = read_attention_node(host_, node, params, job_.node);
   if (reason != Decline::kNone) {
-    reporter().say_once(Notice::kNodeChanged, "a node that was taken can no longer be read: " + std::string(decline_text(reason)));
+    reporter().say_once(Notice::kNodeChanged,
+                        "a node that was taken can no longer be read: " + std::string(decline_text(reason)));
     return;
   }
   job_.readable = true;
@@ -149,8 +153,12 @@ void Engine::prepare_pages(int num_threads) {
   summarize_reports_.assign(static_cast<std::size_t>(num_threads), {});
   if (pages_.empty()) return;
   const Geometry& geometry = job_.node.geometry;
-  job_.summarize = {geometry.head_dim, geometry.kv_heads, job_.node.keys, settings_.keeps_values() ? &job_.node.values : nullptr,
-                    pages_, job_.layer->summaries()};
+  job_.summarize = {geometry.head_dim,
+                    geometry.kv_heads,
+                    job_.node.keys,
+                    settings_.keeps_values() ? &job_.node.values : nullptr,
+                    pages_,
+                    job_.layer->summaries()};
   check_summarize(job_.summarize);
 }
 
@@ -299,7 +307,7 @@ void Engine::count_call() noexcept {
     }
     const auto pages = static_cast<std::int64_t>(pages_.size());
     c.summarized_pages += pages;
-    c.summary_bytes += pages * job_.layer->bytes_per_page();
+    c.summary_share = job_.layer->share_of_f16();
     c.summarize_seconds += summarize_seconds_;
     if (state_->restoring()) {
       c.restored_pages += pages;

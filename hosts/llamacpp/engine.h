@@ -42,6 +42,8 @@ class Engine {
 
   // What the front ends see before the graph runs.
 
+  /// These keys are about to be used: if they are not those of the cache that is known, that one is forgotten.
+  void meet(const ggml_tensor* key_root);
   void observe_write(const ggml_tensor* key_root, const ggml_tensor* indices);
   void observe_shift();
   /// The host writes keys without our seeing it.
@@ -91,12 +93,12 @@ class Engine {
 
   Job job_;
   std::vector<PrefillArgs> prefills_;
-  std::vector<std::int32_t> pages_;               // to summarise
+  std::vector<std::int32_t> pages_;                 // to summarise
   std::vector<SummarizeReport> summarize_reports_;  // [threads]
-  std::vector<std::int64_t> decode_items_;        // [requests] stream * rows + row
-  std::vector<std::int32_t> decode_blocks_;       // [requests, most pages]
-  std::vector<std::int32_t> decode_tokens_;       // [requests]
-  std::vector<DecodeReport> reports_;             // [requests]
+  std::vector<std::int64_t> decode_items_;          // [requests] stream * rows + row
+  std::vector<std::int32_t> decode_blocks_;         // [requests, most pages]
+  std::vector<std::int32_t> decode_tokens_;         // [requests]
+  std::vector<DecodeReport> reports_;               // [requests]
   DecodeLimits limits_;
   AlignedBuffer workspace_memory_;
   AlignedBuffer gathered_memory_;

@@ -20,6 +20,6 @@ extern "C" LOCKS_EXPORT void locks_llamacpp_reset_statistics() {
     counters = {};
     counters.layers = before.layers;
     counters.caches = before.caches;
-    counters.summary_bytes = before.summary_bytes;
+    counters.summary_share = before.summary_share;
   });
 }

@@ -27,8 +27,22 @@ struct Registration {
 };
 
 enum DeviceSlot : std::size_t {
-  kName, kDescription, kMemory, kType, kProperties, kInitBackend, kBufferType, kHostBufferType, kBufferFromPointer,
-  kSupportsOp, kSupportsBufferType, kOffloadOp, kEventNew, kEventFree, kEventSynchronize, kDeviceSlots,
+  kName,
+  kDescription,
+  kMemory,
+  kType,
+  kProperties,
+  kInitBackend,
+  kBufferType,
+  kHostBufferType,
+  kBufferFromPointer,
+  kSupportsOp,
+  kSupportsBufferType,
+  kOffloadOp,
+  kEventNew,
+  kEventFree,
+  kEventSynchronize,
+  kDeviceSlots,
 };
 using AnyFunction = void (*)();
 struct Device {
@@ -64,7 +78,8 @@ void free_backend(void* backend) {
 int compute_nothing(void*, void*) { return -1; }  // GGML_STATUS_FAILED; nothing is ever claimed
 
 void* init_backend(void* of_device, const char*) {
-  static std::array<unsigned char, 16> guid{0x6c, 0x6f, 0x63, 0x6b, 0x73, 0x2d, 0x67, 0x67, 0x6d, 0x6c, 0x2d, 0x30, 0x30, 0x30, 0x30, 0x31};
+  static std::array<unsigned char, 16> guid{0x6c, 0x6f, 0x63, 0x6b, 0x73, 0x2d, 0x67, 0x67,
+                                            0x6d, 0x6c, 0x2d, 0x30, 0x30, 0x30, 0x30, 0x31};
   auto** const backend = static_cast<void**>(std::calloc(shape.num_slots + 3, sizeof(void*)));
   if (backend == nullptr) return nullptr;
   backend[0] = guid.data();
@@ -116,7 +131,8 @@ void* proc_address(void*, const char*) { return nullptr; }
 /// Reads the shape of struct ggml_backend off the host's CPU backend. False if something is not where it should be.
 bool probe_shape(const Host& ggml, ggml_backend_dev_t cpu) {
   const auto* const cpu_device = reinterpret_cast<const Device*>(cpu);
-  const auto cpu_buffer_type = reinterpret_cast<ggml_backend_buffer_type_t (*)(ggml_backend_dev_t)>(cpu_device->functions[kBufferType]);
+  const auto cpu_buffer_type =
+      reinterpret_cast<ggml_backend_buffer_type_t (*)(ggml_backend_dev_t)>(cpu_device->functions[kBufferType]);
   if (cpu_device->registration != ggml.device_registry(cpu) || cpu_buffer_type == nullptr ||
       cpu_device->functions[kSupportsOp] == nullptr || cpu_buffer_type(cpu) != ggml.device_buffer_type(cpu)) {
     return false;

@@ -9,7 +9,8 @@
 #include "report.h"
 
 extern "C" LOCKS_EXPORT void ggml_backend_sched_set_eval_callback(ggml_backend_sched_t scheduler,
-                                                                  ggml_backend_sched_eval_callback callback, void* userdata) {
+                                                                  ggml_backend_sched_eval_callback callback,
+                                                                  void* userdata) {
   using Setter = decltype(&ggml_backend_sched_set_eval_callback);
   constexpr const char* kName = "ggml_backend_sched_set_eval_callback";
   static const Setter next = [] {

@@ -119,8 +119,8 @@ std::string probe_tensors(Host& host, ggml_context* context) {
       host.tensor_overhead() >= sizeof(ggml_tensor) && k->type == GGML_TYPE_F16 && k->ne[0] == 64 && k->ne[1] == 48 &&
       k->ne[2] == 3 && k->ne[3] == 1 && k->nb[0] == 2 && k->nb[1] == 128 && k->nb[2] == 128 * 48 &&
       k->nb[3] == 128 * 48 * 3 && k->data == nullptr && k->buffer == nullptr && k->view_src == nullptr &&
-      host.get_name(k) == k->name && std::strcmp(k->name, "probe_k") == 0 && view->view_src == k &&
-      view->view_offs == 256 && view->ne[1] == 16 && !host.has_effect(k->op) && !host.has_effect(view->op) &&
+      host.get_name(k) == k->name && std::strcmp(k->name, "probe_k") == 0 && view->view_src == k && view->view_offs == 256 &&
+      view->ne[1] == 16 && !host.has_effect(k->op) && !host.has_effect(view->op) &&
       reinterpret_cast<char*>(view) - reinterpret_cast<char*>(q) == static_cast<std::ptrdiff_t>(host.tensor_overhead());
   if (!tensor_fits) return "struct ggml_tensor is not laid out as in ggml.h";
 
@@ -135,8 +135,8 @@ std::string probe_tensors(Host& host, ggml_context* context) {
 
   ggml_tensor* args[] = {q, k, v};
   int userdata = 0;
-  ggml_tensor* const custom = host.custom_4d(context, GGML_TYPE_F32, 64, 9, 1, 1, args, 3, probe_callback, GGML_N_TASKS_MAX,
-                                             &userdata);
+  ggml_tensor* const custom =
+      host.custom_4d(context, GGML_TYPE_F32, 64, 9, 1, 1, args, 3, probe_callback, GGML_N_TASKS_MAX, &userdata);
   static_assert(sizeof custom->op_params == GGML_MAX_OP_PARAMS);
   std::memcpy(host.custom_params.data(), custom->op_params, host.custom_params.size());
   host.callback_at = find_pointer(host, reinterpret_cast<const void*>(&probe_callback));
@@ -146,8 +146,7 @@ std::string probe_tensors(Host& host, ggml_context* context) {
     if (host.custom_params[i] != 0) used = i + 1;
   }
   const bool custom_fits = custom->op == host.custom && custom->src[0] == q && custom->src[2] == v &&
-                           host.callback_at < host.custom_params.size() &&
-                           host.userdata_at < host.custom_params.size() &&
+                           host.callback_at < host.custom_params.size() && host.userdata_at < host.custom_params.size() &&
                            used <= kSavedParamsAt;
   return custom_fits ? "" : "CUSTOM keeps its callback elsewhere";
 }

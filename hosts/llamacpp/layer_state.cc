@@ -22,8 +22,10 @@ LayerState::LayerState(const AttentionNode& node, const Settings& settings, int 
     : index_(index),
       geometry_(node.geometry),
       keys_(node.keys),
-      bytes_per_page_(summary_bytes(*settings.decode.format, node.geometry.head_dim, node.geometry.kv_heads, 1,
-                                    settings.keeps_values())),
+      share_of_f16_(
+          static_cast<double>(summary_bytes(*settings.decode.format, node.geometry.head_dim, node.geometry.kv_heads, 1,
+                                            settings.keeps_values())) /
+          static_cast<double>(2 * kPageTokens * node.geometry.kv_heads * row_bytes(DType::kF16, node.geometry.head_dim))),
       marks_(static_cast<std::size_t>(num_pages)),
       verified_(PageMap::kMaxSequences) {
   const SummaryFormat& format = *settings.decode.format;

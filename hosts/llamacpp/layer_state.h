@@ -48,7 +48,8 @@ class LayerState {
   [[nodiscard]] const SummaryStore& summaries() const noexcept { return summaries_; }
   /// Plans anew if these limits are others than before.
   [[nodiscard]] const DecodePlan& plan(const DecodeConfig& config, const DecodeLimits& limits);
-  [[nodiscard]] std::int64_t bytes_per_page() const noexcept { return bytes_per_page_; }
+  /// Bytes of a page's summary over those of its keys and values in f16.
+  [[nodiscard]] double share_of_f16() const noexcept { return share_of_f16_; }
 
   /// Pages [first, first + n) of a mapped sequence that were known to be summarised when it was last looked at.
   struct Verified {
@@ -79,7 +80,7 @@ class LayerState {
   PagedCache keys_;
   std::unique_ptr<std::byte, Free> memory_;
   SummaryStore summaries_;
-  std::int64_t bytes_per_page_;
+  double share_of_f16_;
   std::optional<DecodePlan> plan_;
   std::vector<std::uint16_t> marks_;
   std::vector<Verified> verified_;

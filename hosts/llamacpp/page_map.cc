@@ -180,7 +180,8 @@ int PageMap::rebuild(std::int64_t base, std::span<const std::uint64_t> seen) {
     }
   }
   const auto by_stamp = [this](std::int32_t a, std::int32_t b) { return stamps_[a] < stamps_[b]; };
-  if (std::any_of(scratch_.begin(), scratch_.end(), [this](std::int32_t cell) { return stamps_[cell] == 0; })) adopt(scratch_);
+  if (std::any_of(scratch_.begin(), scratch_.end(), [this](std::int32_t cell) { return stamps_[cell] == 0; }))
+    adopt(scratch_);
   if (!std::is_sorted(scratch_.begin(), scratch_.end(), by_stamp)) std::sort(scratch_.begin(), scratch_.end(), by_stamp);
 
   const int slot = free_sequence();
@@ -195,7 +196,8 @@ int PageMap::rebuild(std::int64_t base, std::span<const std::uint64_t> seen) {
   sequence.pages.reserve(pages_.size());
   sequence.bits.reserve(stamps_.size() / 64 + 1);
   for (std::size_t at = 0; at < scratch_.size(); at += kPageTokens) {
-    const std::span<const std::int32_t> piece(scratch_.data() + at, std::min<std::size_t>(kPageTokens, scratch_.size() - at));
+    const std::span<const std::int32_t> piece(scratch_.data() + at,
+                                              std::min<std::size_t>(kPageTokens, scratch_.size() - at));
     const std::int32_t known = piece.size() == kPageTokens ? find_page(piece.first<kPageTokens>()) : -1;
     if (known < 0) {
       if (extend(sequence, piece)) continue;
@@ -219,8 +221,8 @@ void PageMap::adopt(std::vector<std::int32_t>& cells) {
     if (in_stream(page, cells.front())) note_change(page);
   }
   ++epoch_;
-  const auto old = std::stable_partition(cells.begin(), cells.end(),
-                                         [this](std::int32_t cell) { return stamps_[cell] <= step_clock_; });
+  const auto old =
+      std::stable_partition(cells.begin(), cells.end(), [this](std::int32_t cell) { return stamps_[cell] <= step_clock_; });
   std::sort(cells.begin(), old);
   std::sort(old, cells.end(), [this](std::int32_t a, std::int32_t b) { return stamps_[a] < stamps_[b]; });
   for (const std::int32_t cell : cells) stamps_[cell] = ++clock_;
@@ -264,7 +266,8 @@ void PageMap::add_token(Sequence& sequence, std::int32_t page, std::int32_t cell
   if (page_of_cell_[cell] >= 0 && page_of_cell_[cell] != page) in_several_pages_[cell] = true;
   page_of_cell_[cell] = page;
   const std::int64_t bit = cell - sequence.base;
-  if (static_cast<std::size_t>(bit / 64) >= sequence.bits.size()) sequence.bits.resize(static_cast<std::size_t>(bit / 64 + 1));
+  if (static_cast<std::size_t>(bit / 64) >= sequence.bits.size())
+    sequence.bits.resize(static_cast<std::size_t>(bit / 64 + 1));
   sequence.bits[bit / 64] |= std::uint64_t{1} << (bit % 64);
   sequence.order.push_back(cell);
 }

@@ -44,8 +44,8 @@ class PageMap {
 
   /// Sequences mapped from here on stay until the next step begins.
   void begin_step() noexcept { ++step_; }
-  /// Maps a query row that sees the cells base + i for which bit i of `seen` is set (of one stream). False if there is no room, or if the
-  /// rows of one step have nothing in common; the map stays valid.
+  /// Maps a query row that sees the cells base + i for which bit i of `seen` is set (of one stream). False if there is no
+  /// room, or if the rows of one step have nothing in common; the map stays valid.
   [[nodiscard]] bool map_row(std::int64_t base, std::span<const std::uint64_t> seen, MappedRow& row);
 
   /// Pages of a sequence, the last one perhaps partly filled. Valid until the next step begins.
@@ -80,9 +80,9 @@ class PageMap {
   struct Page {
     std::int32_t references = 0;
     std::int32_t next_in_bucket = -1;
-    std::int8_t tokens = 0;   // 0: free
-    bool shared = false;      // full, and can be found by its cells
-    bool regular = false;     // cells 16 p and following
+    std::int8_t tokens = 0;  // 0: free
+    bool shared = false;     // full, and can be found by its cells
+    bool regular = false;    // cells 16 p and following
   };
   struct Sequence {
     bool alive = false;
@@ -90,8 +90,8 @@ class PageMap {
     std::uint64_t identity = 0;
     std::uint64_t step = 0;
     std::int32_t irregular_pages = 0;
-    std::vector<std::uint64_t> bits;     // bit i: cell base + i
-    std::vector<std::int32_t> order;     // cells in token order
+    std::vector<std::uint64_t> bits;  // bit i: cell base + i
+    std::vector<std::int32_t> order;  // cells in token order
     std::vector<std::int32_t> pages;
   };
 
@@ -124,21 +124,21 @@ class PageMap {
   [[nodiscard]] std::size_t bucket(std::span<const std::int32_t, kPageTokens> cells) const noexcept;
 
   std::int64_t stream_cells_;
-  std::vector<std::uint64_t> stamps_;        // [cells] when each was written; 0: nobody knows
-  std::vector<std::int32_t> page_of_cell_;   // [cells] the latest page that holds it, or -1
-  std::vector<bool> in_several_pages_;       // [cells] it may be in other pages as well
+  std::vector<std::uint64_t> stamps_;       // [cells] when each was written; 0: nobody knows
+  std::vector<std::int32_t> page_of_cell_;  // [cells] the latest page that holds it, or -1
+  std::vector<bool> in_several_pages_;      // [cells] it may be in other pages as well
   std::vector<Page> pages_;
   std::vector<std::int32_t> slots_;
-  std::vector<std::int32_t> buckets_;        // first page of each chain, or -1
+  std::vector<std::int32_t> buckets_;  // first page of each chain, or -1
   std::vector<Sequence> sequences_;
   std::vector<std::int32_t> changed_;
   std::vector<std::int32_t> scratch_;
   bool all_changed_ = true;
-  int latest_ = 0;                           // the sequence mapped last
+  int latest_ = 0;  // the sequence mapped last
   std::int32_t next_free_ = 0;
   std::uint64_t clock_ = 0;
   std::uint64_t step_ = 1;
-  std::uint64_t step_clock_ = 0;             // clock when the latest write() began
+  std::uint64_t step_clock_ = 0;  // clock when the latest write() began
   std::uint64_t rebuilds_in_step_ = 0;
   std::uint64_t rebuild_step_ = 0;
   std::uint64_t next_identity_ = 1;

@@ -144,6 +144,7 @@ void Plugin::visit_attention(ggml_tensor* node, Sees sees) {
   Engine* engine = nullptr;
   if (reason == Decline::kNone) {
     engine = &engine_of(read.key_root);
+    engine->meet(read.key_root);
     notice_interleaving(read, *engine);
     reason = judge(read, *engine, sees);
   }
@@ -180,8 +181,8 @@ void Plugin::notice_interleaving(const AttentionNode& read, Engine& engine) {
 
 bool Plugin::is_taken(const ggml_tensor* node) const noexcept {
   const auto callback = &locks_attention_node;
-  return node->op == host_.custom && std::memcmp(reinterpret_cast<const char*>(node->op_params) + host_.callback_at, &callback,
-                                                 sizeof callback) == 0;
+  return node->op == host_.custom &&
+         std::memcmp(reinterpret_cast<const char*>(node->op_params) + host_.callback_at, &callback, sizeof callback) == 0;
 }
 
 void Plugin::take(ggml_tensor* node, Engine& engine, ggml_tensor* indices) const noexcept {

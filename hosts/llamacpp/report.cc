@@ -112,8 +112,7 @@ std::string Reporter::json() {
   all.number("stale_events", c.stale_events);
   all.number("canary_hits", c.canary_hits);
   all.number("adoptions", c.adoptions);
-  all.number("summary_bytes", c.summary_bytes);
-  all.number("cache_bytes", c.cache_bytes);
+  all.number("summary_share", c.summary_share);
   all.number("summarize_seconds", c.summarize_seconds);
   all.number("restore_seconds", c.restore_seconds);
   all.number("prefill_seconds", c.prefill_seconds);
@@ -128,12 +127,12 @@ std::string Reporter::summary() {
   text.precision(4);
   text << c.decode_steps << " decode and " << c.prefill_steps << " prompt steps, "
        << c.decode_calls + c.prefill_calls + c.exact_calls << " attention calls in " << c.layers << " layers; attended "
-       << mean(c.attended_tokens, c.requests) << " of " << mean(c.context_tokens, c.requests) << " tokens, estimated coverage "
-       << mean(c.coverage, c.requests) << ", read "
+       << mean(c.attended_tokens, c.requests) << " of " << mean(c.context_tokens, c.requests)
+       << " tokens, estimated coverage " << mean(c.coverage, c.requests) << ", read "
        << (c.dense_bytes > 0 ? 100.0 * read / static_cast<double>(c.dense_bytes) : 0.0) << " % of the bytes; "
-       << c.summarized_pages << " summaries in " << c.summarize_seconds << " s (" << c.restored_pages << " of a restored cache in "
-       << c.restore_seconds << " s), " << c.stale_events + c.canary_hits << " times stale; prompt attention "
-       << c.prefill_seconds << " s, decode attention " << c.decode_seconds << " s";
+       << c.summarized_pages << " summaries in " << c.summarize_seconds << " s (" << c.restored_pages
+       << " of a restored cache in " << c.restore_seconds << " s), " << c.stale_events + c.canary_hits
+       << " times stale; prompt attention " << c.prefill_seconds << " s, decode attention " << c.decode_seconds << " s";
   return text.str();
 }
 

@@ -18,11 +18,11 @@ void say(const std::string& line) noexcept;
 struct Counters {
   std::int64_t decode_calls = 0;
   std::int64_t prefill_calls = 0;
-  std::int64_t exact_calls = 0;             // of rows that could not be mapped to pages: exact, but slow
+  std::int64_t exact_calls = 0;  // of rows that could not be mapped to pages: exact, but slow
   std::array<std::int64_t, static_cast<std::size_t>(Decline::kCount)> declined{};
   std::int64_t decode_steps = 0;
   std::int64_t prefill_steps = 0;
-  std::int64_t layers = 0;                  // the most that one cache has shown
+  std::int64_t layers = 0;  // the most that one cache has shown
   std::int64_t caches = 0;
 
   // Over decode requests, each layer counted.
@@ -38,14 +38,13 @@ struct Counters {
   std::int64_t dense_bytes = 0;
   std::int64_t last_context_tokens = 0;
 
-  std::int64_t summarized_pages = 0;        // (page, layer)
-  std::int64_t restored_pages = 0;          // of these, in bulk, of a cache that others had filled
+  std::int64_t summarized_pages = 0;  // (page, layer)
+  std::int64_t restored_pages = 0;    // of these, in bulk, of a cache that others had filled
   std::int64_t not_finite_records = 0;
-  std::int64_t stale_events = 0;            // nodes seen to change keys in place
-  std::int64_t canary_hits = 0;             // steps in which keys had changed unseen
+  std::int64_t stale_events = 0;  // nodes seen to change keys in place
+  std::int64_t canary_hits = 0;   // steps in which keys had changed unseen
   std::int64_t adoptions = 0;
-  std::int64_t summary_bytes = 0;           // in use
-  std::int64_t cache_bytes = 0;             // of the caches that have summaries, in f16
+  double summary_share = 0.0;  // bytes of a page's summary over those of its keys and values in f16
 
   double summarize_seconds = 0.0;
   double restore_seconds = 0.0;

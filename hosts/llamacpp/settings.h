@@ -14,10 +14,10 @@ enum class Report { kStatusLine, kNothing, kSummary };
 struct Settings {
   DecodeConfig decode;
   bool off = false;
-  bool dense = false;               // selector "dense": exact attention at every length, for comparison
-  bool prefill = true;              // take the prompt's attention too
+  bool dense = false;   // selector "dense": exact attention at every length, for comparison
+  bool prefill = true;  // take the prompt's attention too
   Report report = Report::kStatusLine;
-  std::string statistics_path;      // "" : none
+  std::string statistics_path;  // "" : none
 
   [[nodiscard]] bool keeps_values() const noexcept { return decode.select.completion_fraction > 0.0F; }
 };

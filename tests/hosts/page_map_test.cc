@@ -26,7 +26,8 @@ class Cache {
     std::int64_t cell;
   };
 
-  Cache(std::int64_t stream_cells, int streams) : cells(static_cast<std::size_t>(stream_cells * streams)), stream_cells_(stream_cells) {}
+  Cache(std::int64_t stream_cells, int streams)
+      : cells(static_cast<std::size_t>(stream_cells * streams)), stream_cells_(stream_cells) {}
 
   std::int64_t base(int sequence) const { return sequence % num_streams() * stream_cells_; }
   int num_streams() const { return static_cast<int>(static_cast<std::int64_t>(cells.size()) / stream_cells_); }
@@ -109,7 +110,8 @@ class Summaries {
   /// Whatever counts as summarised still has the contents that were summarised, in use or not.
   void expect_no_stale(const PageMap& map, const Cache& cache, const std::string& where) const {
     for (const std::int32_t page : has_) {
-      ASSERT_EQ(contents_[static_cast<std::size_t>(page)], contents_of(map, page, cache)) << where << ": page " << page << " is stale";
+      ASSERT_EQ(contents_[static_cast<std::size_t>(page)], contents_of(map, page, cache))
+          << where << ": page " << page << " is stale";
     }
   }
   void expect_summarized(const PageMap& map, int sequence, const std::string& where) const {
@@ -156,7 +158,8 @@ void check_pages(const PageMap& map, int sequence, const std::string& where) {
   for (std::size_t i = 0; i < cells.size(); ++i) {
     const std::int32_t page = pages[i / kPageTokens];
     ASSERT_TRUE(page >= 0 && page < map.num_pages()) << where;
-    ASSERT_EQ(map.page_slots()[page * kPageTokens + static_cast<int>(i % kPageTokens)], cells[i]) << where << ": token " << i;
+    ASSERT_EQ(map.page_slots()[page * kPageTokens + static_cast<int>(i % kPageTokens)], cells[i])
+        << where << ": token " << i;
     in_order = in_order && cells[i] == page * kPageTokens + static_cast<int>(i % kPageTokens);
   }
   for (std::size_t i = cells.size(); i < pages.size() * kPageTokens; ++i) {
@@ -190,7 +193,9 @@ TEST_P(PageMapHistoryTest, KeepsOrderPagesAndSummaries) {
     const int sequence = static_cast<int>(random() % static_cast<unsigned>(setup.sequences));
     const int length = cache.next_position(sequence);
     switch (random() % 13) {
-      case 0: cache.remove(sequence, static_cast<int>(random() % static_cast<unsigned>(length + 1)), 1 << 30); break;
+      case 0:
+        cache.remove(sequence, static_cast<int>(random() % static_cast<unsigned>(length + 1)), 1 << 30);
+        break;
       case 1: {  // the same stream: only there cells can be shared
         const int to = static_cast<int>(random() % static_cast<unsigned>(setup.sequences));
         if (to != sequence && cache.base(to) == cache.base(sequence)) cache.copy(sequence, to);
@@ -199,13 +204,16 @@ TEST_P(PageMapHistoryTest, KeepsOrderPagesAndSummaries) {
       case 2:
         if (random() % 4 == 0) cache.remove(sequence, 0, 1 << 30);
         break;
-      case 3: cache.remove(sequence, std::max(0, length - static_cast<int>(random() % 5)), 1 << 30); break;
+      case 3:
+        cache.remove(sequence, std::max(0, length - static_cast<int>(random() % 5)), 1 << 30);
+        break;
       case 4: {  // a piece in the middle, without a shift
         const int first = static_cast<int>(random() % static_cast<unsigned>(length + 1));
         cache.remove(sequence, first, first + 1 + static_cast<int>(random() % 20));
         break;
       }
-      default: break;
+      default:
+        break;
     }
 
     // One batch: some sequences get some tokens, as a prompt or one each.
@@ -446,7 +454,8 @@ TEST(PageMapTest, RowsWithNothingInCommonAreRefusedAndTheMapStaysValid) {
   map.begin_step();
   bool refused = false;
   MappedRow row;
-  for (std::int64_t i = 0; i < 128 && !refused; ++i) refused = !map.map_row(0, bits_of(range(17 * i, 17 * i + 900), 4096), row);
+  for (std::int64_t i = 0; i < 128 && !refused; ++i)
+    refused = !map.map_row(0, bits_of(range(17 * i, 17 * i + 900), 4096), row);
   EXPECT_TRUE(refused);
   map.begin_step();
   EXPECT_TRUE(map.map_row(0, bits_of(range(0, 4096), 4096), row));

@@ -50,8 +50,8 @@ TEST(SettingsTest, DefaultsAreThoseOfTheLibrary) {
 TEST(SettingsTest, EveryVariableIsTaken) {
   const Settings settings =
       read({"LOCKS_BUDGET_TOKENS=4096", "LOCKS_SINK_TOKENS=32", "LOCKS_RECENT_TOKENS=128", "LOCKS_PART_TOKENS=16",
-            "LOCKS_FORMAT=graded12", "LOCKS_COMPLETION=0", "LOCKS_MIN_CONTEXT=7", "LOCKS_PREFILL=off", "LOCKS_STATS=a=b.json",
-            "LOCKS_REPORT=1", "LOCKS_OFF=1", "LOCKS_CPU_TARGET=avx2"});
+            "LOCKS_FORMAT=graded12", "LOCKS_COMPLETION=0", "LOCKS_MIN_CONTEXT=7", "LOCKS_PREFILL=off",
+            "LOCKS_STATS=a=b.json", "LOCKS_REPORT=1", "LOCKS_OFF=1", "LOCKS_CPU_TARGET=avx2"});
   EXPECT_EQ(settings.decode.select.budget_tokens, 4096);
   EXPECT_EQ(settings.decode.select.sink_tokens, 32);
   EXPECT_EQ(settings.decode.select.recent_tokens, 128);
@@ -121,7 +121,7 @@ TEST(SettingsTest, BrokenFileSaysTheByte) {
 
 TEST(SettingsTest, NestedAndOtherJsonIsRefused) {
   for (const std::string text : {R"([])", R"({"budget_tokens": [1]})", R"({"budget_tokens": {"a": 1}})", R"(3)", R"("x")",
-                                  R"({"budget_tokens": null})"}) {
+                                 R"({"budget_tokens": null})"}) {
     Settings settings;
     EXPECT_THROW(apply_json(settings, text, "file.json"), std::invalid_argument) << text;
   }
