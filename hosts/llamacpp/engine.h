@@ -58,6 +58,8 @@ class Engine {
   /// Frees what is known of the cache.
   void forget();
 
+  std::uint64_t last_visit = 0;  // by the plug-in's count, under its lock
+
  private:
   /// What the threads compute, prepared by the first one.
   struct Job {

@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::int64_t kMaxRowsWithoutPrefill = 8;  // rows per stream that are not a prompt
 
+constexpr std::size_t kMaxCaches = 16;  // whose summaries are kept at once
+
 extern "C" void locks_attention_node(ggml_tensor* node, int thread, int num_threads, void* userdata) {
   static_cast<Engine*>(userdata)->attend(node, thread, num_threads);
 }
@@ -212,7 +214,18 @@ void Plugin::give_back(ggml_tensor* node) const noexcept {
 Engine& Plugin::engine_of(const ggml_tensor* key_root) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<Engine>& engine = engines_[key_root->buffer];
-  if (engine == nullptr) engine = std::make_unique<Engine>(host_, settings_);
+  if (engine == nullptr) {
+    // Nothing tells that a context has ended. A cache that is forgotten and still lives is summarised again.
+    for (const auto& [buffer, other] : engines_) {
+      if (other == nullptr) continue;
+      std::size_t younger = 0;
+      for (const auto& [other_buffer, third] : engines_)
+        younger += third != nullptr && third->last_visit > other->last_visit;
+      if (younger + 1 >= kMaxCaches) other->forget();
+    }
+    engine = std::make_unique<Engine>(host_, settings_);
+  }
+  engine->last_visit = ++visits_;
   return *engine;
 }
 

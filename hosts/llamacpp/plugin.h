@@ -1,6 +1,7 @@
 // The plug-in as a whole: what it was told, the caches it knows, and the rewriting of nodes. The front ends drive it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -40,6 +41,7 @@ class Plugin {
   const Settings& settings_;
   std::mutex mutex_;
   std::unordered_map<const void*, std::unique_ptr<Engine>> engines_;  // by buffer
+  std::uint64_t visits_ = 0;
 };
 
 /// The plug-in, started at the first call: reads the settings, probes the host, says one line. Null while it is not

@@ -358,6 +358,21 @@ TEST_F(PluginTest, ManyCachesInTurnAtTheSameAddressesAreNeverMixedUp) {
   }
 }
 
+TEST_F(PluginTest, MoreCachesThanAreKeptAreStillRight) {
+  std::vector<std::unique_ptr<KvCache>> caches;
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    caches.push_back(std::make_unique<KvCache>(CacheSpec{}));
+    caches.back()->fill(0, 1100, i);
+    Graph decode({caches.back().get()}, 1, 0, 1, 1280);
+    decode.run({{1100, cells(0, 1101)}}, i);
+  }
+  Graph again({caches[0].get()}, 1, 0, 1, 1280);
+  KvCache before(caches[0]->spec());
+  before.copy_from(*caches[0]);
+  const std::vector<Row> rows{{1101, cells(0, 1102)}};
+  expect_as_on_a_new_cache(*caches[0], before, again.run(rows, 7), 1, 0, 1, 1280, rows, 7, "forgotten");
+}
+
 TEST_F(PluginTest, TwoContextsAtOnceKeepApart) {
   KvCache one({});
   KvCache two({});
