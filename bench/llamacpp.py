@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""llama.cpp with LOCKS against the same llama.cpp as it is (flash attention on, which is its default): milliseconds a token.
+"""llama.cpp with LOCKS against the same llama.cpp as it is, in milliseconds a token.
 
-Both run at the same time, in a process each, and take turns: a slow moment of the machine meets both. Up to 7,500 tokens it is the real
-model on a document that it has read; at 32,768 and 65,536 a model of the 1B class with random weights on a cache that was filled without
-reading. Results go to the table below and, as entries named llamacpp.*, into a JSON list beside those of `locks bench`.
+Flash attention is on, which is the host's default. Both run at the same time, in a process each, and take turns: a
+slow moment of the machine meets both. Up to 7,500 tokens it is the real model on a document that it has read; at
+32,768 and 65,536 a model of the 1B class with random weights on a cache that was filled without reading. Results go
+to the table below and, as entries named llamacpp.*, into a JSON list beside those of `locks bench`.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from session import Session, SessionError  # noqa: E402
 
 REAL_LENGTHS = (7500, 4000, 2000, 1000, 500, 100)
 LONG_LENGTHS = (65536, 32768)
-SEED_TOKENS = 64       # read by the generated model; the filled cache repeats their rows
+SEED_TOKENS = 64  # read by the generated model; the filled cache repeats their rows
 LONG_MEMORY = 11 << 30  # two caches of 64K, two models, and one saved cache at a time
 
 
@@ -68,12 +69,14 @@ def steps(state, length, count):
 
 def reset(state):
     import locks_llamacpp
+
     locks_llamacpp.reset_statistics()
 
 
 def bytes_per_step(state):
     """What attention reads in a step, by the plug-in's count: with LOCKS, and densely."""
     import locks_llamacpp
+
     counted = locks_llamacpp.statistics()
     read = counted["score_bytes"] + counted["attend_bytes"] + counted["complete_bytes"]
     return read / max(counted["decode_steps"], 1), counted["dense_bytes"] / max(counted["decode_steps"], 1)
@@ -88,10 +91,19 @@ class Results:
     def add(self, name, stock, locks, speedup, attention_bytes=None, dense_bytes=None, weight_bytes=0):
         moved = attention_bytes + weight_bytes if attention_bytes is not None else None
         share = moved / locks / self._bandwidth if moved and self._bandwidth else None
-        self.entries.append({
-            "name": name, "value": 1e3 * locks, "unit": "ms/token", "bytes": moved, "bandwidth_share": share, "speedup": speedup,
-            "stock": 1e3 * stock, "attention_bytes": attention_bytes, "dense_bytes": dense_bytes,
-        })
+        self.entries.append(
+            {
+                "name": name,
+                "value": 1e3 * locks,
+                "unit": "ms/token",
+                "bytes": moved,
+                "bandwidth_share": share,
+                "speedup": speedup,
+                "stock": 1e3 * stock,
+                "attention_bytes": attention_bytes,
+                "dense_bytes": dense_bytes,
+            }
+        )
         read = f"{attention_bytes / 1e6:13.1f} {attention_bytes / dense_bytes:9.1%}" if attention_bytes else ""
         print(f"{name:26} {1e3 * stock:10.2f} {1e3 * locks:10.2f} {speedup:8.2f}x {read}", flush=True)
 
@@ -104,8 +116,15 @@ def compare(results, stock, locks, name, length, rounds, count, weight_bytes):
     pairs = [(stock.run(steps, length, count), locks.run(steps, length, count)) for _ in range(rounds)]
     read, dense = locks.run(bytes_per_step)
     medians = [(statistics.median(a), statistics.median(b)) for a, b in pairs]
-    results.add(f"{name}.{length}", statistics.median(a for a, _ in medians), statistics.median(b for _, b in medians),
-                statistics.median(a / b for a, b in medians), read, dense, weight_bytes)
+    results.add(
+        f"{name}.{length}",
+        statistics.median(a for a, _ in medians),
+        statistics.median(b for _, b in medians),
+        statistics.median(a / b for a, b in medians),
+        read,
+        dense,
+        weight_bytes,
+    )
 
 
 def run_real(results, options, plugin, settings):
@@ -114,7 +133,9 @@ def run_real(results, options, plugin, settings):
     with Session() as stock, Session(plugin, settings) as locks:
         stock_seconds, cache = stock.run(read_document, options.document, length, options.threads)
         locks_seconds, _ = locks.run(read_document, options.document, length, options.threads)
-        results.add(f"llamacpp.prefill.{length}", stock_seconds / length, locks_seconds / length, stock_seconds / locks_seconds)
+        results.add(
+            f"llamacpp.prefill.{length}", stock_seconds / length, locks_seconds / length, stock_seconds / locks_seconds
+        )
         locks.run(take_over, cache)
         for length in REAL_LENGTHS:
             count = 8 if length > 2000 else 16

@@ -1,7 +1,7 @@
 """A real model reads a long document in an unmodified llama.cpp, once with stock attention and once with LOCKS.
 
-Each run is a process of its own. The second one takes over the key-value cache that the first one filled, so both continue from the
-same numbers, and it reads parts of the document again to measure the prompt.
+Each run is a process of its own. The second one takes over the key-value cache that the first one filled, so both
+continue from the same numbers, and it reads parts of the document again to measure the prompt.
 """
 
 import argparse
@@ -62,8 +62,9 @@ def restore_cache(state, path, tokens, threads, room):
 
 
 def choose(model, logits, tokens):
-    """The likeliest token that does not repeat three tokens of the answer: so small a model would run in circles otherwise."""
-    repeated = [tokens[i + 2] for i in range(len(tokens) - 2) if tokens[i:i + 2] == tokens[-2:]]
+    """The likeliest token that does not repeat three tokens of the answer: so small a model would run in circles
+    otherwise."""
+    repeated = [tokens[i + 2] for i in range(len(tokens) - 2) if tokens[i : i + 2] == tokens[-2:]]
     logits[repeated] = -np.inf
     while len(tokens) < MIN_ANSWER_TOKENS and model.is_end(np.argmax(logits)):
         logits[np.argmax(logits)] = -np.inf
@@ -71,14 +72,15 @@ def choose(model, logits, tokens):
 
 
 def answer(state, first, position, count):
-    """Decodes from `first` on and prints the words as they come. Returns the tokens, the seconds of each step and the text."""
+    """Decodes from `first` on and prints the words as they come. Returns the tokens, the seconds of each step and the
+    text."""
     context, model = state.context(), state.model
     tokens, seconds, shown = [first], [], ""
 
     def show():
         nonlocal shown
         text = model.detokenize(tokens)
-        print(text[len(shown):], end="", flush=True)
+        print(text[len(shown) :], end="", flush=True)
         shown = text
 
     while len(tokens) < count and not model.is_end(tokens[-1]):
@@ -96,18 +98,24 @@ def answer(state, first, position, count):
 
 def statistics(state):
     import locks_llamacpp
+
     return locks_llamacpp.statistics()
 
 
 def read_samples(state, tokens, chunks):
-    """Reads these chunks of the prompt again, the last one first, each on the cache of what precedes it; the seconds of each."""
+    """Reads these chunks of the prompt again, the last one first, each on the cache of what precedes it; the seconds of
+    each."""
     context = state.context()
     progress = Progress("reading parts of the document", len(chunks) * BATCH_TOKENS)
     seconds = {}
     for chunk in sorted(chunks, reverse=True):
         begin = chunk * BATCH_TOKENS
         context.remove(begin)
-        context.read(tokens[begin:begin + BATCH_TOKENS], start=begin, on_chunk=lambda done, elapsed: seconds.update({chunk: elapsed}))
+        context.read(
+            tokens[begin : begin + BATCH_TOKENS],
+            start=begin,
+            on_chunk=lambda done, elapsed: seconds.update({chunk: elapsed}),
+        )
         progress.update(len(seconds) * BATCH_TOKENS)
     return [seconds[chunk] for chunk in chunks]
 
@@ -142,21 +150,41 @@ def run(arguments, plugin, out):
     finally:
         state_file.unlink(missing_ok=True)
     return table.Outcome(
-        context_tokens=len(tokens), threads=arguments.threads, document=taken, stock_prompt_seconds=sum(stock_chunks),
-        sampled_tokens=len(chunks) * BATCH_TOKENS, sampled_stock_seconds=sum(stock_chunks[chunk] for chunk in chunks),
-        sampled_locks_seconds=sum(locks_chunks), stock_step_seconds=stock_steps, locks_step_seconds=locks_steps,
-        first_difference=first_difference(stock_tokens, locks_tokens), num_generated=len(locks_tokens), stock_text=stock_text,
-        locks_text=locks_text, statistics=counted)
+        context_tokens=len(tokens),
+        threads=arguments.threads,
+        document=taken,
+        stock_prompt_seconds=sum(stock_chunks),
+        sampled_tokens=len(chunks) * BATCH_TOKENS,
+        sampled_stock_seconds=sum(stock_chunks[chunk] for chunk in chunks),
+        sampled_locks_seconds=sum(locks_chunks),
+        stock_step_seconds=stock_steps,
+        locks_step_seconds=locks_steps,
+        first_difference=first_difference(stock_tokens, locks_tokens),
+        num_generated=len(locks_tokens),
+        stock_text=stock_text,
+        locks_text=locks_text,
+        statistics=counted,
+    )
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="demo.py", description=__doc__.splitlines()[0])
-    parser.add_argument("document", nargs="?", help="a text file of yours; by default the project's own documentation and sources")
-    parser.add_argument("--tokens", type=int, default=7500, help="read at most this many tokens (default 7500; the model takes 8192)")
+    parser.add_argument(
+        "document", nargs="?", help="a text file of yours; by default the project's own documentation and sources"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=7500, help="read at most this many tokens (default 7500; the model takes 8192)"
+    )
     parser.add_argument("--generate", type=int, default=64, help="tokens to generate (default 64)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: the cores there are")
     parser.add_argument("--read-all", action="store_true", help="LOCKS reads the whole document too, not five parts of it")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of docs/LLAMACPP.md, as budget_tokens=256")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of docs/LLAMACPP.md, as budget_tokens=256",
+    )
     parser.add_argument("--plugin", type=Path, help="the plug-in to load (default: the one that make built)")
     parser.add_argument("--out", type=Path, default=ROOT / "out", help="where demo.json goes (default out)")
     parsed = parser.parse_args(arguments)

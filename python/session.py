@@ -1,5 +1,5 @@
-"""A llama.cpp in a process of its own: stock, or with LOCKS. A process takes the plug-in once and reads its settings once, so every
-setting that is compared needs its own.
+"""A llama.cpp in a process of its own: stock, or with LOCKS. A process takes the plug-in once and reads its settings
+once, so every setting that is compared needs its own.
 
     with Session(plugin, {"budget_tokens": 512}) as session:
         print(session.run(some_function, argument))     # some_function(host_state, argument), run in that process
@@ -26,6 +26,7 @@ class State:
     def context(self, name="main", **options):
         """The context of that name, made with these options when it is first asked for."""
         from llama_host import Context
+
         if name not in self.contexts:
             self.contexts[name] = Context(self.model, **options)
         return self.contexts[name]
@@ -41,6 +42,7 @@ class State:
 def _serve(connection, plugin, settings, model_path, verbose):
     import locks_llamacpp
     from llama_host import Host, Model
+
     try:
         for name in [name for name in os.environ if name.startswith("LOCKS_")]:
             del os.environ[name]
@@ -69,9 +71,12 @@ def _serve(connection, plugin, settings, model_path, verbose):
 class Session:
     def __init__(self, plugin=None, settings=None, model_path=None, verbose=False):
         from llama_host import real_model_path
+
         self._connection, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(
-            target=_serve, args=(theirs, str(plugin) if plugin else None, settings or {}, str(model_path or real_model_path()), verbose))
+            target=_serve,
+            args=(theirs, str(plugin) if plugin else None, settings or {}, str(model_path or real_model_path()), verbose),
+        )
         self._process.start()
         theirs.close()
         self._receive()

@@ -29,6 +29,7 @@ def session_fixture(settings):
     def made(plugin):
         with Session(plugin, {"report": 0, **settings}) as session:
             yield session
+
     return made
 
 
@@ -48,8 +49,19 @@ def stock():
 def small_model(tmp_path_factory):
     """Two layers of float weights: unlike the real model's, they do not turn a rounding difference into a visible one."""
     path = tmp_path_factory.mktemp("models") / "small.gguf"
-    make_gguf.write(path, make_gguf.Shape(layers=2, hidden=256, query_heads=4, kv_heads=2, feed_forward=512, vocabulary=256, context=4096,
-                                          full_precision=True))
+    make_gguf.write(
+        path,
+        make_gguf.Shape(
+            layers=2,
+            hidden=256,
+            query_heads=4,
+            kv_heads=2,
+            feed_forward=512,
+            vocabulary=256,
+            context=4096,
+            full_precision=True,
+        ),
+    )
     return path
 
 
@@ -60,7 +72,7 @@ class Text:
         self.tokens, self.start, self.cache = tokens, start, cache
 
     def next(self, count):
-        return self.tokens[self.start:self.start + count]
+        return self.tokens[self.start : self.start + count]
 
 
 def long_text(make):
@@ -68,7 +80,8 @@ def long_text(make):
     def read(dense):
         tokens = dense.run(steps.tokenize, make())
         assert len(tokens) >= CONTEXT + POSITIONS
-        return Text(tokens[:CONTEXT + POSITIONS], CONTEXT, dense.run(kl.read_text, tokens[:CONTEXT]))
+        return Text(tokens[: CONTEXT + POSITIONS], CONTEXT, dense.run(kl.read_text, tokens[:CONTEXT]))
+
     return read
 
 
@@ -77,6 +90,7 @@ def short_text(name):
     def cut(request, dense):
         text = request.getfixturevalue(name)
         return Text(text.tokens, SHORT, dense.run(steps.cut, text.cache, text.start, SHORT))
+
     return cut
 
 

@@ -44,7 +44,8 @@ def counted(state, function, *arguments):
 
 
 def continue_and_read(state, cache, start, steps, prompt):
-    """Single steps behind a restored cache, then a second prompt behind them; the logits of the steps, the prompt's and one more's."""
+    """Single steps behind a restored cache, then a second prompt behind them; the logits of the steps, the prompt's and
+    one more's."""
     context = make(state, "continued", start + len(steps) + len(prompt) + 64)
     context.restore(cache)
     stepped = context.steps(steps, start)
@@ -55,8 +56,8 @@ def continue_and_read(state, cache, start, steps, prompt):
 
 
 def against_fresh(state, change, *arguments, **options):
-    """Runs `change(context, ...)`, which returns (next tokens, their position), then steps through these tokens. The same steps again in
-    a new context that is given the saved cache: nothing that was kept of the first one can help, or mislead, there."""
+    """Runs `change(context, ...)`, which returns (next tokens, their position), then steps through these tokens. The same
+    steps again in a new context that is given the saved cache: nothing that was kept of the first can mislead it."""
     capacity = 8192
     context = make(state, "changed", capacity, **options)
     tokens, position = change(context, *arguments)
@@ -136,7 +137,10 @@ def two_slots(state, unified, a, a_start, a_tokens, b, b_start, b_tokens):
     streams = 1 if unified else 2
     context.restore(filled_cache.for_streams(a, streams), sequence=0)
     context.restore(filled_cache.for_streams(b, streams), sequence=1)
-    rows = [context.decode([x, y], [a_start + i, b_start + i], [0, 1], [1, 1]) for i, (x, y) in enumerate(zip(a_tokens, b_tokens))]
+    rows = [
+        context.decode([x, y], [a_start + i, b_start + i], [0, 1], [1, 1])
+        for i, (x, y) in enumerate(zip(a_tokens, b_tokens))
+    ]
     state.close("slots")
     rows = np.array(rows)
     return rows[:, 0], rows[:, 1]
@@ -149,7 +153,9 @@ def copied_sequence(state, unified, cache, start, a_tokens, b_tokens):
     context.steps(a_tokens[:2], start)
     context.remove(start)
     context.copy_sequence(0, 1)
-    rows = [context.decode([x, y], [start + i, start + i], [0, 1], [1, 1]) for i, (x, y) in enumerate(zip(a_tokens, b_tokens))]
+    rows = [
+        context.decode([x, y], [start + i, start + i], [0, 1], [1, 1]) for i, (x, y) in enumerate(zip(a_tokens, b_tokens))
+    ]
     state.close("copied")
     rows = np.array(rows)
     return rows[:, 0], rows[:, 1]

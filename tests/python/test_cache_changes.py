@@ -1,4 +1,6 @@
-"""Summaries are never stale: whatever happens to the cache, the next steps are those of a context that never saw what was there."""
+"""Summaries are never stale: whatever happens to the cache, the next steps are those of a context that never saw what
+was there.
+"""
 
 import numpy as np
 import pytest
@@ -15,8 +17,9 @@ ROUNDING = 0.03
 def test_a_reused_prompt(selected, short_prose, short_code):
     text = short_prose
     for keep in (1536, 1543):
-        changed, fresh = selected.run(steps.against_fresh, steps.reuse_prompt, text.cache, text.start, text.next(20), keep,
-                                      short_code.tokens[:300])
+        changed, fresh = selected.run(
+            steps.against_fresh, steps.reuse_prompt, text.cache, text.start, text.next(20), keep, short_code.tokens[:300]
+        )
         np.testing.assert_allclose(changed, fresh, atol=ATOL)
 
 
@@ -57,7 +60,9 @@ def test_two_contexts_in_turn(selected, short_prose, short_code):
 @pytest.mark.parametrize("unified", [False, True])
 def test_two_slots_at_once(selected, short_prose, short_code, unified):
     a, b = short_prose, short_code
-    rows, counted = selected.run(steps.counted, steps.two_slots, unified, a.cache, a.start, a.next(24), b.cache, b.start, b.next(24))
+    rows, counted = selected.run(
+        steps.counted, steps.two_slots, unified, a.cache, a.start, a.next(24), b.cache, b.start, b.next(24)
+    )
     assert counted["calls_declined"] == 0 and counted["exact_calls"] == 0
     assert counted["requests"] == 2 * 24 * 30
     for text, logits in zip((a, b), rows):

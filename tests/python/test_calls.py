@@ -10,7 +10,9 @@ from session import Session
 
 def test_each_layer_of_each_step_is_one_call(selected, short_prose):
     text = short_prose
-    _, counted = selected.run(steps.counted, steps.continue_and_read, text.cache, text.start, text.next(5), text.tokens[:600])
+    _, counted = selected.run(
+        steps.counted, steps.continue_and_read, text.cache, text.start, text.next(5), text.tokens[:600]
+    )
     layers, single_steps, chunks = 30, 5 + 1, 2
     assert counted["layers"] == layers
     assert counted["decode_calls"] == layers * single_steps
@@ -61,6 +63,7 @@ def with_callback(state, plugin, cache, tokens, start):
     import ctypes
     import json
     import os
+
     os.environ.update(LOCKS_BUDGET_TOKENS=str(kl.with_selected(64)["budget_tokens"]), LOCKS_REPORT="0")
     library = ctypes.CDLL(plugin)
     logits = kl.forced_steps(state, cache, tokens, start, eval_callback=library.locks_cb_eval)

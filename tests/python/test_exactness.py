@@ -26,12 +26,15 @@ def test_dense_attention_is_the_hosts(plugin, small_model, tokens):
     for settings in ({"selector": "dense"}, {"budget_tokens": 1000000}):
         with Session(plugin, {"report": 0, **settings}, model_path=small_model) as locks:
             logits, counted = locks.run(steps.counted, *arguments)
-        assert counted["calls_declined"] == 0 and counted["prefill_calls"] + counted["decode_calls"] == counted["calls_taken"]
+        assert (
+            counted["calls_declined"] == 0 and counted["prefill_calls"] + counted["decode_calls"] == counted["calls_taken"]
+        )
         np.testing.assert_allclose(logits, expected, atol=4e-3)
 
 
 def test_the_real_models_distribution_is_the_hosts_up_to_rounding(dense, stock, short_prose):
-    # Its quantised products make 0.003 to 0.01 of any rounding difference, the host's own with and without flash attention included.
+    # Its quantised products make 0.003 to 0.01 of any rounding difference, the host's own with and without flash
+    # attention included.
     text = short_prose
     expected = stock.run(kl.forced_steps, text.cache, text.next(8), text.start)
     logits = dense.run(kl.forced_steps, text.cache, text.next(8), text.start)
@@ -41,12 +44,12 @@ def test_the_real_models_distribution_is_the_hosts_up_to_rounding(dense, stock, 
 def test_short_contexts_are_dense(selected, dense, short_prose):
     # Below 1,024 tokens, the last of which is the last dense step.
     text, start = short_prose, 1000
-    logits, counted = selected.run(steps.counted, read_and_step, text.tokens[:start], text.tokens[start:start + 40])
-    expected = dense.run(read_and_step, text.tokens[:start], text.tokens[start:start + 40])
+    logits, counted = selected.run(steps.counted, read_and_step, text.tokens[:start], text.tokens[start : start + 40])
+    expected = dense.run(read_and_step, text.tokens[:start], text.tokens[start : start + 40])
     dense_steps = 1024 - start - 1
-    np.testing.assert_array_equal(logits[:1 + dense_steps], expected[:1 + dense_steps])
+    np.testing.assert_array_equal(logits[: 1 + dense_steps], expected[: 1 + dense_steps])
     assert counted["sparse_requests"] == 30 * (40 - dense_steps)
-    assert kl.divergence(expected, logits)[1 + dense_steps:].min() > 0
+    assert kl.divergence(expected, logits)[1 + dense_steps :].min() > 0
 
 
 def read_and_step(state, prompt, tokens, flash=FLASH_AUTO):

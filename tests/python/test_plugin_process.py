@@ -34,13 +34,16 @@ def test_a_summary_at_exit_when_asked(plugin, small_model, capfd):
     assert "attention calls in 2 layers" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"budget_token": 5}, "LOCKS_BUDGET_TOKEN is not a setting; known are"),
-    ({"budget_tokens": "many"}, "LOCKS_BUDGET_TOKENS is 'many'; it may be a whole number"),
-    ({"format": "graded9"}, "LOCKS_FORMAT"),
-    ({"completion": 2}, "it may be a number from 0 (none) to 1"),
-    ({"config": "/none.json"}, "cannot read /none.json"),
-])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"budget_token": 5}, "LOCKS_BUDGET_TOKEN is not a setting; known are"),
+        ({"budget_tokens": "many"}, "LOCKS_BUDGET_TOKENS is 'many'; it may be a whole number"),
+        ({"format": "graded9"}, "LOCKS_FORMAT"),
+        ({"completion": 2}, "it may be a number from 0 (none) to 1"),
+        ({"config": "/none.json"}, "cannot read /none.json"),
+    ],
+)
 def test_wrong_settings_are_refused_and_the_host_goes_on(plugin, small_model, capfd, settings, message):
     with pytest.raises(RuntimeError, match="did not take"):
         Session(plugin, settings, model_path=small_model)
@@ -54,6 +57,7 @@ def test_wrong_settings_are_refused_and_the_host_goes_on(plugin, small_model, ca
 
 def read_after_refusal(state, plugin, settings):
     import locks_llamacpp
+
     with pytest.raises(RuntimeError):
         locks_llamacpp.enable(plugin, state.host.library, **settings)
     return steps.read(state, PROMPT)
@@ -65,7 +69,9 @@ def test_switched_off(plugin, small_model):
 
 
 def test_loaded_twice(plugin, small_model):
-    with Session(plugin, {"report": 0}, model_path=small_model) as once, Session(plugin, {"report": 0}, model_path=small_model) as twice:
+    with Session(plugin, {"report": 0}, model_path=small_model) as once, Session(
+        plugin, {"report": 0}, model_path=small_model
+    ) as twice:
         expected, counted = once.run(steps.counted, steps.read, PROMPT)
         twice.run(load_again, str(plugin))
         result, counted_twice = twice.run(steps.counted, steps.read, PROMPT)
@@ -76,6 +82,7 @@ def test_loaded_twice(plugin, small_model):
 def load_again(state, plugin):
     import os
     import locks_llamacpp
+
     with pytest.raises(RuntimeError, match="already loaded"):
         locks_llamacpp.enable(plugin, state.host.library)
     state.host.library.ggml_backend_load(os.fsencode(plugin))
@@ -86,7 +93,9 @@ def test_settings_from_a_file(plugin, small_model, tmp_path):
     path.write_text('{"budget_tokens": 128, "min_context": 200, "report": "0"}')
     prompt = np.arange(400) % 256
     with Session(plugin, {"config": path}, model_path=small_model) as session:
-        _, counted = session.run(steps.counted, steps.continue_and_read, session.run(steps.read, prompt)[1], 400, prompt[:4], prompt[:16])
+        _, counted = session.run(
+            steps.counted, steps.continue_and_read, session.run(steps.read, prompt)[1], 400, prompt[:4], prompt[:16]
+        )
     assert counted["sparse_requests"] > 0 and counted["attended_tokens"] <= 128
 
 

@@ -9,13 +9,16 @@ from session import Session
 
 
 def post(server, path, body):
-    request = urllib.request.Request(server.listening_address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        server.listening_address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=300) as answer:
         return json.load(answer)
 
 
 def start_server(slot_folder):
     import xllamacpp
+
     params = xllamacpp.CommonParams()
     params.model.path = real_model_path()
     params.n_ctx, params.n_parallel = 2 * 2048, 2
@@ -28,6 +31,7 @@ def start_server(slot_folder):
 def serve(state, text, slot_folder):
     """Two slots at once, then one saved, erased, restored and continued; returns the answers and the statistics."""
     import locks_llamacpp
+
     server = start_server(slot_folder)
     answers = {}
 
@@ -46,8 +50,12 @@ def serve(state, text, slot_folder):
     restored = post(server, "/slots/0?action=restore", {"filename": "slot.bin"})
     complete(0, text)
     del server
-    return {"texts": [first[0]["content"], first[1]["content"], answers[0]["content"]], "restored": restored["n_restored"],
-            "cached": answers[0]["timings"]["cache_n"], "statistics": locks_llamacpp.statistics()}
+    return {
+        "texts": [first[0]["content"], first[1]["content"], answers[0]["content"]],
+        "restored": restored["n_restored"],
+        "cached": answers[0]["timings"]["cache_n"],
+        "statistics": locks_llamacpp.statistics(),
+    }
 
 
 def test_two_slots_save_and_restore(plugin, small_model, short_prose, stock, tmp_path):

@@ -37,12 +37,15 @@ def test_the_default_document_is_the_project():
     assert len(document.project_text()) > 50000
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b"too short", "has only 2 tokens"),
-    (b"\x7fELF\0\0\0\0", "not a text file"),
-    (bytes(range(128, 256)) * 40, "not a UTF-8 text file"),
-    (None, "No such file"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"too short", "has only 2 tokens"),
+        (b"\x7fELF\0\0\0\0", "not a text file"),
+        (bytes(range(128, 256)) * 40, "not a UTF-8 text file"),
+        (None, "No such file"),
+    ],
+)
 def test_a_document_that_cannot_be_used_is_refused(tmp_path, content, message):
     path = tmp_path / "file"
     if content is not None:
@@ -51,16 +54,23 @@ def test_a_document_that_cannot_be_used_is_refused(tmp_path, content, message):
         document.load(Words(), path, 3000, 2048)
 
 
-@pytest.mark.parametrize(("arguments", "message", "status"), [
-    (["/none.txt"], "cannot read /none.txt: No such file", 1),
-    (["--tokens", "9"], "--tokens is 9; it may be 2048 to 8000", 2),
-    (["--generate", "1"], "it may be 2 to 128", 2),
-    (["--set", "budget"], "NAME=VALUE", 2),
-    (["--plugin", "/none.so"], "no such file: /none.so", 1),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message", "status"),
+    [
+        (["/none.txt"], "cannot read /none.txt: No such file", 1),
+        (["--tokens", "9"], "--tokens is 9; it may be 2048 to 8000", 2),
+        (["--generate", "1"], "it may be 2 to 128", 2),
+        (["--set", "budget"], "NAME=VALUE", 2),
+        (["--plugin", "/none.so"], "no such file: /none.so", 1),
+    ],
+)
 def test_the_demo_says_what_is_wrong_before_anyone_waits(arguments, message, status, tmp_path):
-    run = subprocess.run([sys.executable, str(ROOT / "python" / "demo.py"), "--out", str(tmp_path), *arguments], capture_output=True,
-                         text=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "python" / "demo.py"), "--out", str(tmp_path), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert run.returncode == status
     assert message in run.stderr
     assert "Traceback" not in run.stderr
@@ -85,6 +95,7 @@ def test_progress_rewrites_its_line_on_a_terminal():
     class Terminal(io.StringIO):
         def isatty(self):
             return True
+
     stream = Terminal()
     progress = Progress("reading", 1000, stream=stream)
     progress.update(500)
@@ -94,12 +105,36 @@ def test_progress_rewrites_its_line_on_a_terminal():
 
 
 def outcome(**changes):
-    statistics = dict(decode_steps=10, score_bytes=200, attend_bytes=250, complete_bytes=50, dense_bytes=5000, attended_tokens=500.0,
-                      context_tokens=5000.0, coverage=0.9, layers=30, completed_pages=40.0, summarized_pages=9000, summarize_seconds=0.1)
-    values = dict(context_tokens=5000, threads=2, document="a text", stock_prompt_seconds=50.0, sampled_tokens=1000,
-                  sampled_stock_seconds=10.0, sampled_locks_seconds=4.0, stock_step_seconds=[0.1, 0.12, 0.2],
-                  locks_step_seconds=[0.03, 0.04, 0.3], num_generated=3, first_difference=None, stock_text="a", locks_text="a",
-                  statistics=statistics)
+    statistics = dict(
+        decode_steps=10,
+        score_bytes=200,
+        attend_bytes=250,
+        complete_bytes=50,
+        dense_bytes=5000,
+        attended_tokens=500.0,
+        context_tokens=5000.0,
+        coverage=0.9,
+        layers=30,
+        completed_pages=40.0,
+        summarized_pages=9000,
+        summarize_seconds=0.1,
+    )
+    values = dict(
+        context_tokens=5000,
+        threads=2,
+        document="a text",
+        stock_prompt_seconds=50.0,
+        sampled_tokens=1000,
+        sampled_stock_seconds=10.0,
+        sampled_locks_seconds=4.0,
+        stock_step_seconds=[0.1, 0.12, 0.2],
+        locks_step_seconds=[0.03, 0.04, 0.3],
+        num_generated=3,
+        first_difference=None,
+        stock_text="a",
+        locks_text="a",
+        statistics=statistics,
+    )
     return table.Outcome(**{**values, **changes})
 
 
@@ -151,6 +186,7 @@ def fail(state):
 
 def leave(state):
     import os
+
     os._exit(7)
 
 

@@ -12,11 +12,17 @@ def prose():
         with open(novel, encoding="utf-8") as file:
             return file.read(1 << 17)
     from pydoc_data.topics import topics
-    paragraphs = [" ".join(paragraph.split()) for name in sorted(topics) for paragraph in topics[name].split("\n\n")
-                  if paragraph[:1].isupper() and len(paragraph) >= 200]
+
+    paragraphs = [
+        " ".join(paragraph.split())
+        for name in sorted(topics)
+        for paragraph in topics[name].split("\n\n")
+        if paragraph[:1].isupper() and len(paragraph) >= 200
+    ]
     return "\n\n".join(dict.fromkeys(paragraphs))
 
 
 def code():
     import argparse
+
     return inspect.getsource(argparse)
