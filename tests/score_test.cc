@@ -1,5 +1,5 @@
 // Scores against the definition. The integers inside are the same on every target, so the bounds cover only the float
-// arithmetic after them: a few roundings of each product, the sum of the ranks, exp2 (2.8e-6) and log.
+// arithmetic after them: a few roundings of each product, the sum of the ranks, exp2 (2.9e-6) and log.
 #include "locks/score.h"
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "cpu/half.h"
+#include "score/kernels.h"
 #include "score/query.h"
 #include "support/data.h"
 #include "support/summaries.h"
@@ -38,7 +39,8 @@ class RandomStore {
     store.head_stride = layout_.record_bytes + gap;
     store.page_stride = store.head_stride * kv_heads + 3 * gap;
     // The last record ends where the memory ends: a sanitizer sees any byte read past it.
-    const std::int64_t last = (num_pages - 1) * store.page_stride + (kv_heads - 1) * store.head_stride + layout_.record_bytes;
+    const std::int64_t last =
+        (num_pages - 1) * store.page_stride + (kv_heads - 1) * store.head_stride + layout_.record_bytes;
     bytes_.assign(static_cast<std::size_t>(num_pages > 0 ? last : 0), std::byte{0xFF});
     store.data = bytes_.data();
     std::mt19937_64 random(seed);
@@ -131,21 +133,20 @@ struct Logits {
   std::array<Bounded, kPageTokens> deviation;
 };
 
-/// The definition in double from the record and the quantised query, with the bounds of float arithmetic: z has 3 roundings
-/// (the difference of integers below 2^20 is exact), its constants 3 more, its product with a coefficient and the sum of
-/// `rank` of them rank + 1, a token's scale 1; the mean's integer is rounded once and multiplied by 3 factors.
+/// The definition in double from the record and the quantised query, with the bounds of float arithmetic. z has 2 roundings,
+/// its constants 3, its product with a coefficient and the sum of `rank` of them rank + 1, a token's scale 1. The common
+/// zero is added as a product of its own, rounded once. The mean's integer is rounded once and multiplied by 3 factors.
 Logits logits_of(const ScoreArgs& args, int request, int query_head, std::int64_t page) {
   const SummaryFormat& format = *args.summaries.format;
   const int head_dim = args.geometry.head_dim;
-  const DecodedSummary summary =
-      decode_record(format, head_dim, args.summaries.record(page, query_head / args.geometry.group_size()));
-  const QueryLayout at = query_layout(head_dim, 0);
-  std::vector<std::byte> block(static_cast<std::size_t>(at.bytes));
+  const std::byte* record = args.summaries.record(page, query_head / args.geometry.group_size());
+  const DecodedSummary summary = decode_record(format, head_dim, record);
+  std::vector<std::byte> block(QueryLayout::kBytes);
   prepare_query(args.queries.at(request, query_head), head_dim, format.rotated, 0, block.data());
   QueryScales scales;
   std::memcpy(&scales, block.data(), sizeof scales);
-  const auto* q8 = reinterpret_cast<const std::int8_t*>(block.data() + at.q8_at);
-  const auto* q16 = reinterpret_cast<const std::int16_t*>(block.data() + at.q16_at);
+  const auto* q8 = reinterpret_cast<const std::int8_t*>(block.data() + QueryLayout::kQ8At);
+  const auto* q16 = reinterpret_cast<const std::int16_t*>(block.data() + QueryLayout::kQ16At);
   Logits out;
   for (int dim = 0; dim < head_dim; ++dim) {
     out.mean.value += summary.mean[dim] * q16[dim] * scales.scale16 * args.geometry.softmax_scale;
@@ -155,11 +156,17 @@ Logits logits_of(const ScoreArgs& args, int request, int query_head, std::int64_
   for (int rank = 0; rank < format.rank; ++rank) {
     double z = 0.0;
     for (int dim = 0; dim < head_dim; ++dim) z += summary.basis[rank][dim] * q8[dim];
-    z *= static_cast<double>(scales.scale8) * args.geometry.softmax_scale;
+    const double unit = static_cast<double>(scales.scale8) * args.geometry.softmax_scale;
+    z *= unit;
+    const RecordLayout layout = record_layout(format, head_dim);
+    const double step = format.basis_has_scales ? bf16_to_float(load_u16(record + layout.basis_scales_at + 2 * rank))
+                                                : basis_step(format.quad_bits[rank / 4], head_dim);
+    const double zero = format.basis_zero(rank / 4) * scales.sum8 * step * unit;
     for (int token = 0; token < kPageTokens; ++token) {
       const double term = z * summary.coefficients[token][rank];
       out.deviation[token].value += term;
-      out.deviation[token].bound += (8 + format.rank) * kEps * std::abs(term) + 1e-30;
+      out.deviation[token].bound +=
+          (8 + format.rank) * kEps * std::abs(term) + kEps * std::abs(zero * summary.coefficients[token][rank]) + 1e-30;
     }
   }
   return out;
@@ -177,7 +184,7 @@ Bounded log_mass_of(const Logits& logits) {
   const double value = logits.mean.value + std::log(mass[1]);
   const double from_deviations = std::log(mass[2] / mass[0]);
   // The limit and the argument of exp2 are floats near 115: half an ulp of each is 4e-6 in the exponent.
-  const double own = 2.8e-6 + 16 * kEps + 8e-6 * std::log(2.0) + 6e-8 + 3 * kEps * std::abs(std::log(mass[1]));
+  const double own = 2.9e-6 + 16 * kEps + 8e-6 * std::log(2.0) + 6e-8 + 3 * kEps * std::abs(std::log(mass[1]));
   return {value, logits.mean.bound + from_deviations + own + kEps * std::abs(value)};
 }
 
@@ -202,9 +209,9 @@ void expect_right(Case& c, Target target, const std::vector<float>& got, bool (*
         const double excess = std::abs(row[index] - want.value) / want.bound;
         if (!(excess <= worst)) {
           worst = std::isnan(excess) ? std::numeric_limits<double>::infinity() : excess;
-          report = "request " + std::to_string(request) + ", head " + std::to_string(head) + ", page " + std::to_string(index) +
-                   ": got " + std::to_string(row[index]) + ", want " + std::to_string(want.value) + ", bound " +
-                   std::to_string(want.bound);
+          report = "request " + std::to_string(request) + ", head " + std::to_string(head) + ", page " +
+                   std::to_string(index) + ": got " + std::to_string(row[index]) + ", want " + std::to_string(want.value) +
+                   ", bound " + std::to_string(want.bound);
         }
       }
     }
@@ -212,7 +219,8 @@ void expect_right(Case& c, Target target, const std::vector<float>& got, bool (*
   EXPECT_LE(worst, 1.0) << target_name(target) << ": " << report;
 }
 
-std::vector<float> queries_for(int requests, int kv_heads, int group, int head_dim, std::uint64_t seed, float deviation = 1.0F) {
+std::vector<float> queries_for(int requests, int kv_heads, int group, int head_dim, std::uint64_t seed,
+                               float deviation = 1.0F) {
   return test::normal_floats(static_cast<std::size_t>(requests * kv_heads * group * head_dim), seed, deviation);
 }
 
@@ -276,11 +284,31 @@ TEST_P(ScoreTest, TokenLogitsMatchTheDefinitionAndAddUpToTheMass) {
             mass += std::exp(logits(i, head, token) - want.mean.value);
             bound = std::max(bound, 1e-5 + 2 * error);
           }
-          const float got = log_mass[static_cast<std::size_t>((c.args.geometry.query_heads + query_head) * c.stride + pages[i])];
+          const float got =
+              log_mass[static_cast<std::size_t>((c.args.geometry.query_heads + query_head) * c.stride + pages[i])];
           ASSERT_NEAR(got, want.mean.value + std::log(mass), bound) << target_name(target);
         }
       }
     }
+  }
+}
+
+TEST_P(ScoreTest, VnniChangesNoBit) {
+  const auto [format, head_dim] = GetParam();
+  if (supported_targets().back() != Target::kAvx512 || !__builtin_cpu_supports("avx512vnni")) {
+    GTEST_SKIP() << "this processor has no AVX512_VNNI";
+  }
+  const RandomStore random(*format, head_dim, 1, 40, 2, 9);
+  const test::TableData table({640}, 40, 16, 5);
+  for (const int group : {1, 2, 3, 4}) {
+    Case c(random.store, 1, group, table.table, queries_for(1, 1, group, head_dim, 13));
+    prepare_queries(c.args, Team{}, Target::kAvx512);
+    score_pages_simd(c.args, 0, 0, 40, Target::kAvx512, true);
+    const std::vector<float> with_vnni = c.out;
+    std::fill(c.out.begin(), c.out.end(), Case::kUntouched);
+    score_pages_simd(c.args, 0, 0, 40, Target::kAvx512, false);
+    ASSERT_EQ(with_vnni, c.out);
+    expect_right(c, Target::kAvx512, c.out);
   }
 }
 
@@ -320,7 +348,8 @@ TEST(ScoreIntegers, AreExactOnEveryTarget) {
         for (int token = 0; token < kPageTokens; ++token) {
           double want = 0.0;
           for (int dim = 0; dim < head_dim; ++dim) want += summary.basis[token % 8][dim] * query[dim];
-          ASSERT_EQ(logits[static_cast<std::size_t>(index * kPageTokens + token)], want) << target_name(target) << ", " << token;
+          ASSERT_EQ(logits[static_cast<std::size_t>(index * kPageTokens + token)], want)
+              << target_name(target) << ", " << token;
         }
       }
     }
@@ -354,15 +383,14 @@ TEST(ScoreIntegers, OfTheMeanAreExactOnEveryTarget) {
 TEST(ScoreQueries, AreQuantisedByTheRule) {
   const int head_dim = 64;
   std::vector<float> query = test::normal_floats(head_dim, 5);
-  query[7] = 127.0F;    // a / 127 = 1, so halves are ties
+  query[7] = 127.0F;  // a / 127 = 1, so halves are ties
   query[8] = -126.5F;
   query[9] = 0.5F;
   query[10] = 1.5F;
-  const QueryLayout at = query_layout(head_dim, 0);
-  std::vector<std::byte> block(static_cast<std::size_t>(at.bytes));
+  std::vector<std::byte> block(QueryLayout::kBytes);
   prepare_query(query.data(), head_dim, false, 0, block.data());
-  const auto* q8 = reinterpret_cast<const std::int8_t*>(block.data() + at.q8_at);
-  const auto* q16 = reinterpret_cast<const std::int16_t*>(block.data() + at.q16_at);
+  const auto* q8 = reinterpret_cast<const std::int8_t*>(block.data() + QueryLayout::kQ8At);
+  const auto* q16 = reinterpret_cast<const std::int16_t*>(block.data() + QueryLayout::kQ16At);
   QueryScales scales;
   std::memcpy(&scales, block.data(), sizeof scales);
   EXPECT_EQ(scales.scale8, 1.0F);
@@ -485,8 +513,10 @@ TEST(ScoreSummaries, OfRealPagesMatchTheDefinition) {
 
 class ScoreCheck : public testing::Test {
  protected:
-  ScoreCheck() : random(kGraded8, 64, 2, 20, 0, 1), table({100, 40}, 20, 16, 1),
-                 c(random.store, 2, 2, table.table, queries_for(2, 2, 2, 64, 1)) {}
+  ScoreCheck()
+      : random(kGraded8, 64, 2, 20, 0, 1),
+        table({100, 40}, 20, 16, 1),
+        c(random.store, 2, 2, table.table, queries_for(2, 2, 2, 64, 1)) {}
   void expect_refused(const std::string& start) {
     try {
       check_score(c.args);

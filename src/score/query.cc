@@ -45,19 +45,20 @@ void repeat(const std::int8_t* q8, int padded, int parts, int blocks, std::byte*
 }  // namespace
 
 void prepare_query(const float* query, int head_dim, bool rotated, int blocks_per_vector, std::byte* block) noexcept {
-  const QueryLayout at = query_layout(head_dim, blocks_per_vector);
   std::array<float, kMaxHeadDim> q;
   std::copy_n(query, head_dim, q.begin());
   const std::span<float> values(q.data(), static_cast<std::size_t>(head_dim));
   if (rotated) rotate(values);
 
-  std::memset(block, 0, static_cast<std::size_t>(at.bytes));
+  const int padded = (head_dim + 63) / 64 * 64;
   const float largest = largest_magnitude(values);
   const float to8 = 127.0F / largest;
   const float to16 = 32767.0F / largest;
   QueryScales scales;
-  auto* const q8 = reinterpret_cast<std::int8_t*>(block + at.q8_at);
-  auto* const q16 = reinterpret_cast<std::int16_t*>(block + at.q16_at);
+  auto* const q8 = reinterpret_cast<std::int8_t*>(block + QueryLayout::kQ8At);
+  auto* const q16 = reinterpret_cast<std::int16_t*>(block + QueryLayout::kQ16At);
+  std::memset(q8, 0, static_cast<std::size_t>(padded));
+  std::memset(q16, 0, static_cast<std::size_t>(2 * padded));
   if (to16 > 0.0F && to16 <= std::numeric_limits<float>::max()) {
     scales.scale8 = largest / 127.0F;
     scales.scale16 = largest / 32767.0F;
@@ -70,9 +71,9 @@ void prepare_query(const float* query, int head_dim, bool rotated, int blocks_pe
   }
   std::memcpy(block, &scales, sizeof scales);
   if (blocks_per_vector == 0) return;
-  const int padded = (head_dim + 63) / 64 * 64;
-  repeat(q8, padded, 2, blocks_per_vector, block + at.repeated4_at);
-  if (blocks_per_vector > 1) repeat(q8, padded, 4, blocks_per_vector, block + at.repeated2_at);
+  repeat(q8, padded, 2, blocks_per_vector, block + QueryLayout::repeated_at(4, blocks_per_vector));
+  if (blocks_per_vector > 1)
+    repeat(q8, padded, 4, blocks_per_vector, block + QueryLayout::repeated_at(2, blocks_per_vector));
 }
 
 }  // namespace locks

@@ -8,10 +8,18 @@
 #include "score/query.h"
 
 namespace locks {
+namespace {
+
+bool has_vnni() noexcept {
+  static const bool has = __builtin_cpu_supports("avx512vnni");
+  return has;
+}
+
+}  // namespace
 
 std::size_t score_workspace_bytes(const Geometry& geometry, int num_requests) noexcept {
   return static_cast<std::size_t>(num_requests) * static_cast<std::size_t>(geometry.query_heads) *
-         static_cast<std::size_t>(query_layout(geometry.head_dim, 2).bytes);
+         static_cast<std::size_t>(QueryLayout::kBytes);
 }
 
 void check_score(const ScoreArgs& args) {
@@ -37,12 +45,11 @@ void check_score(const ScoreArgs& args) {
 void prepare_queries(const ScoreArgs& args, Team team, Target target) {
   const Geometry& geometry = args.geometry;
   const int blocks = blocks_per_vector(target);
-  const QueryLayout layout = query_layout(geometry.head_dim, blocks);
   const auto [first, last] = team.share(std::int64_t{args.table.num_requests()} * geometry.query_heads);
   for (std::int64_t i = first; i < last; ++i) {
     const auto request = i / geometry.query_heads;
-    prepare_query(args.queries.at(request, i % geometry.query_heads), geometry.head_dim, args.summaries.format->rotated, blocks,
-                  args.workspace.data() + i * layout.bytes);
+    prepare_query(args.queries.at(request, i % geometry.query_heads), geometry.head_dim, args.summaries.format->rotated,
+                  blocks, args.workspace.data() + i * QueryLayout::kBytes);
   }
 }
 
@@ -60,7 +67,7 @@ void score(const ScoreArgs& args, Team team, Target target) {
     if (target == Target::kReference) {
       score_pages_reference(args, request, from, to);
     } else {
-      score_pages_simd(args, request, from, to, target);
+      score_pages_simd(args, request, from, to, target, has_vnni());
     }
   }
 }
@@ -70,7 +77,7 @@ void score_tokens(const ScoreArgs& args, int request, int kv_head, std::span<con
   if (target == Target::kReference) {
     score_tokens_reference(args, request, kv_head, page_indices, logits);
   } else {
-    score_tokens_simd(args, request, kv_head, page_indices, logits, target);
+    score_tokens_simd(args, request, kv_head, page_indices, logits, target, has_vnni());
   }
 }
 

@@ -18,11 +18,10 @@ struct TokenLogits {
 TokenLogits token_logits(const ScoreArgs& args, const std::byte* query, const DecodedSummary& summary) {
   const int head_dim = args.geometry.head_dim;
   const double softmax_scale = args.geometry.softmax_scale;
-  const QueryLayout at = query_layout(head_dim, blocks_per_vector(Target::kReference));
   QueryScales scales;
   std::memcpy(&scales, query, sizeof scales);
-  const auto* q8 = reinterpret_cast<const std::int8_t*>(query + at.q8_at);
-  const auto* q16 = reinterpret_cast<const std::int16_t*>(query + at.q16_at);
+  const auto* q8 = reinterpret_cast<const std::int8_t*>(query + QueryLayout::kQ8At);
+  const auto* q16 = reinterpret_cast<const std::int16_t*>(query + QueryLayout::kQ16At);
 
   TokenLogits out;
   for (int dim = 0; dim < head_dim; ++dim) out.mean_logit += summary.mean[dim] * q16[dim];
@@ -38,10 +37,6 @@ TokenLogits token_logits(const ScoreArgs& args, const std::byte* query, const De
   return out;
 }
 
-const std::byte* query_of(const ScoreArgs& args, int request, int query_head) {
-  return prepared_query(args, query_layout(args.geometry.head_dim, blocks_per_vector(Target::kReference)), request, query_head);
-}
-
 }  // namespace
 
 void score_pages_reference(const ScoreArgs& args, int request, int first, int last) {
@@ -54,7 +49,7 @@ void score_pages_reference(const ScoreArgs& args, int request, int first, int la
         float& log_mass = args.log_mass(request, query_head, index);
         log_mass = std::numeric_limits<float>::infinity();
         if (summary.always_attend) continue;
-        const TokenLogits logits = token_logits(args, query_of(args, request, query_head), summary);
+        const TokenLogits logits = token_logits(args, prepared_query(args, request, query_head), summary);
         constexpr double kLimit = kMaxDeviation;
         double mass = 0.0;
         for (const double deviation : logits.deviation) mass += std::exp(std::clamp(deviation, -kLimit, kLimit));
@@ -65,13 +60,13 @@ void score_pages_reference(const ScoreArgs& args, int request, int first, int la
 }
 
 void score_tokens_reference(const ScoreArgs& args, int request, int kv_head, std::span<const std::int32_t> page_indices,
-                            View<float, 3> logits) {
+                            const View<float, 3>& logits) {
   const int group = args.geometry.group_size();
   for (std::size_t i = 0; i < page_indices.size(); ++i) {
     const std::byte* record = args.summaries.record(args.table.page(request, page_indices[i]), kv_head);
     const DecodedSummary summary = decode_record(*args.summaries.format, args.geometry.head_dim, record);
     for (int head = 0; head < group; ++head) {
-      const TokenLogits token = token_logits(args, query_of(args, request, kv_head * group + head), summary);
+      const TokenLogits token = token_logits(args, prepared_query(args, request, kv_head * group + head), summary);
       for (int t = 0; t < kPageTokens; ++t) {
         logits(i, head, t) = static_cast<float>(token.mean_logit + token.deviation[t]);
       }
