@@ -1,5 +1,6 @@
 """The command line tool, as people and scripts meet it."""
 
+import functools
 import json
 import os
 import signal
@@ -120,7 +121,9 @@ def test_verify_repeats_a_case():
 
 
 def test_verify_stops_cleanly_when_interrupted():
-    run = subprocess.Popen([PROGRAM, "verify", "--seed", "3"], stdout=subprocess.PIPE, text=True)
+    # A shell's background jobs ignore the signal, and a child inherits that.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    run = subprocess.Popen([PROGRAM, "verify", "--seed", "3"], stdout=subprocess.PIPE, text=True, preexec_fn=heed)
     assert run.stdout.readline().startswith("seed 3:")
     run.send_signal(signal.SIGINT)
     rest, _ = run.communicate(timeout=120)
