@@ -43,7 +43,8 @@ def test_a_context_shift(selected, everything, stock, short_prose):
     exact = everything.run(*arguments)
     assert kl.divergence(stock.run(*arguments), exact).mean() < ROUNDING
     sparse, counted = selected.run(steps.counted, *arguments)
-    assert counted["stale_events"] > 0
+    # Seen when it happened, not found out afterwards.
+    assert counted["stale_events"] > 0 and counted["canary_hits"] == 0
     assert counted["calls_declined"] == 0
     unshifted = everything.run(kl.forced_steps, text.cache, text.next(24), text.start)
     usual = kl.divergence(unshifted, selected.run(kl.forced_steps, text.cache, text.next(24), text.start)).mean()
