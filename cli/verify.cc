@@ -29,11 +29,11 @@ int run_verify(const Settings& settings) {
   if (targets.empty()) targets.assign(supported_targets().begin() + 1, supported_targets().end());
   std::vector<std::string_view> names;
   for (const Target target : targets) names.push_back(target_name(target));
+  std::signal(SIGINT, [](int) { stop_asked = 1; });
+  std::signal(SIGTERM, [](int) { stop_asked = 1; });
   fmt::print("seed {}: {} against the reference\n", settings.seed, fmt::join(names, ", "));
   std::fflush(stdout);
 
-  std::signal(SIGINT, [](int) { stop_asked = 1; });
-  std::signal(SIGTERM, [](int) { stop_asked = 1; });
   Progress progress;
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [start] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
