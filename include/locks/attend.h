@@ -31,9 +31,9 @@ struct AttendArgs {
   /// Lists: query heads [list * query_heads / num_lists, ...) of a request share list `list`; num_lists is kv_heads, or
   /// query_heads. Null data: every token of the context (dense attention), num_lists = kv_heads.
   int num_lists = 0;
-  View<const SelectedPage, 3> selected;    // [requests, lists, capacity]; entries contiguous
+  View<const SelectedPage, 3> selected;      // [requests, lists, capacity]; entries contiguous
   View<const std::int32_t, 2> num_selected;  // [requests, lists]
-  std::span<std::byte> workspace;          // attend_workspace_bytes, 64-byte aligned; partial states
+  std::span<std::byte> workspace;            // attend_workspace_bytes, 64-byte aligned; partial states
 };
 
 [[nodiscard]] std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists,
@@ -55,15 +55,15 @@ void finish(SoftmaxStates states, int request, int query_head, std::span<float> 
 /// carry all of it, their own sums being scaled up to it.
 struct CompleteArgs {
   int head_dim = 0;
-  SummaryStore summaries;                    // with value part
+  SummaryStore summaries;  // with value part
   PageTable table;
   int request = 0;
   int kv_head = 0;
-  int first_query_head = 0;                  // of the list
-  std::span<const SelectedPage> completed;   // masks of the tokens that were not attended
-  View<const float, 3> logits;               // [completed, heads, 16]
-  std::span<const float> skipped_log_mass;   // [heads]
-  std::span<float> scratch;                  // complete_scratch_floats
+  int first_query_head = 0;                 // of the list
+  std::span<const SelectedPage> completed;  // masks of the tokens that were not attended
+  View<const float, 3> logits;              // [completed, heads, 16]
+  std::span<const float> skipped_log_mass;  // [heads]
+  std::span<float> scratch;                 // complete_scratch_floats
 };
 [[nodiscard]] std::size_t complete_scratch_floats(int head_dim, int heads) noexcept;
 /// Merges the completion into `states`.
@@ -72,7 +72,7 @@ void complete(const CompleteArgs& args, SoftmaxStates states, Target target);
 /// Exact causal attention for the rows of a prompt, one request: row i sees the first row_tokens[i] tokens.
 struct PrefillArgs {
   Geometry geometry;
-  View<const float, 3> queries;              // [rows, query_heads, head_dim]; head_dim contiguous
+  View<const float, 3> queries;  // [rows, query_heads, head_dim]; head_dim contiguous
   PagedCache keys;
   PagedCache values;
   std::span<const std::int32_t> blocks;      // the request's blocks

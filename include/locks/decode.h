@@ -35,21 +35,21 @@ struct DecodeInputs {
   View<const float, 3> queries;  // [requests, query_heads, head_dim]
   PagedCache keys;
   PagedCache values;
-  SummaryStore summaries;        // of every filled page; with the value part if anything is completed
+  SummaryStore summaries;  // of every filled page; with the value part if anything is completed
   PageTable table;
 };
 
 /// What one request's step did. Bytes are those read from the cache and from the summaries.
 struct DecodeReport {
   std::int32_t context_tokens = 0;
-  float attended_tokens = 0.0F;     // mean over the lists
-  float completed_pages = 0.0F;     // mean over the lists
-  float coverage = 1.0F;            // estimated share of the attention mass that was attended, mean over query heads
+  float attended_tokens = 0.0F;  // mean over the lists
+  float completed_pages = 0.0F;  // mean over the lists
+  float coverage = 1.0F;         // estimated share of the attention mass that was attended, mean over query heads
   std::int64_t score_bytes = 0;
   std::int64_t attend_bytes = 0;
   std::int64_t complete_bytes = 0;
-  std::int64_t dense_bytes = 0;     // what dense attention would have read
-  bool dense = false;               // attended whole
+  std::int64_t dense_bytes = 0;  // what dense attention would have read
+  bool dense = false;            // attended whole
 };
 
 class DecodePlan {

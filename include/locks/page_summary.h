@@ -18,12 +18,12 @@ struct SummaryFormat {
   FormatId id;
   std::string_view name;
   int rank;
-  bool rotated;                            // keys (and queries) pass the fixed rotation of rotation.h
+  bool rotated;                                      // keys (and queries) pass the fixed rotation of rotation.h
   std::array<std::uint8_t, kMaxRank / 4> quad_bits;  // 4 or 2
-  float basis_zero_offset;                 // zero = 2^(bits-1) - basis_zero_offset: 0.5 is mid-rise, 0 is mid-tread
-  bool basis_has_scales;                   // an absmax scale a rank; otherwise step = basis_step(bits, head_dim)
-  int coefficient_bits;                    // 4: mid-rise, one scale a rank; 8: signed, one scale a token
-  bool refit;                              // coefficients are least squares against the quantised basis
+  float basis_zero_offset;  // zero = 2^(bits-1) - basis_zero_offset: 0.5 is mid-rise, 0 is mid-tread
+  bool basis_has_scales;    // an absmax scale a rank; otherwise step = basis_step(bits, head_dim)
+  int coefficient_bits;     // 4: mid-rise, one scale a rank; 8: signed, one scale a token
+  bool refit;               // coefficients are least squares against the quantised basis
 
   [[nodiscard]] constexpr int num_quads() const noexcept { return rank / 4; }
   [[nodiscard]] constexpr float basis_zero(int quad) const noexcept {
@@ -57,7 +57,7 @@ struct RecordLayout {
   std::array<int, kMaxRank / 4> quad_at{};
   int mean_at = 0;
   int coefficients_at = 0;
-  int basis_scales_at = 0;        // meaningless unless format.basis_has_scales
+  int basis_scales_at = 0;  // meaningless unless format.basis_has_scales
   int coefficient_scales_at = 0;
   int mean_scale_at = 0;
   int residual_at = 0;
@@ -77,7 +77,8 @@ inline constexpr std::uint8_t kFlagAlwaysAttend = 1;  // a key or value of the p
   RecordLayout at;
   int next = 0;
   const auto take = [&next](int bytes) { return next += bytes, next - bytes; };
-  for (int quad = 0; quad < format.num_quads(); ++quad) at.quad_at[quad] = take(quad_bytes(format.quad_bits[quad], head_dim));
+  for (int quad = 0; quad < format.num_quads(); ++quad)
+    at.quad_at[quad] = take(quad_bytes(format.quad_bits[quad], head_dim));
   at.mean_at = take(head_dim);
   at.coefficients_at = take(format.rank * kPageTokens * format.coefficient_bits / 8);
   at.basis_scales_at = take(format.basis_has_scales ? 2 * format.rank : 0);
@@ -90,7 +91,7 @@ inline constexpr std::uint8_t kFlagAlwaysAttend = 1;  // a key or value of the p
   return at;
 }
 
-static_assert(record_layout(kPaper, 128).record_bytes == 818 + 4);     // 4: residual, format, flags
+static_assert(record_layout(kPaper, 128).record_bytes == 818 + 4);  // 4: residual, format, flags
 static_assert(record_layout(kGraded8, 128).record_bytes == 594 + 4);
 static_assert(record_layout(kGraded8, 64).record_bytes == 338 + 4);
 static_assert(record_layout(kGraded12, 128).record_bytes == 762 + 4);

@@ -19,7 +19,7 @@ struct PagedCache {
   const std::byte* data = nullptr;
   DType dtype = DType::kF16;
   std::int64_t num_pages = 0;
-  int block_tokens = kPageTokens;   // a multiple of 16
+  int block_tokens = kPageTokens;  // a multiple of 16
   std::int64_t block_stride = 0;
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;

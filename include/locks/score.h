@@ -32,7 +32,7 @@ inline constexpr float kMaxDeviation = 80.0F;
 
 struct ScoreArgs {
   Geometry geometry;
-  View<const float, 3> queries;    // [requests, query_heads, head_dim]; head_dim contiguous
+  View<const float, 3> queries;  // [requests, query_heads, head_dim]; head_dim contiguous
   SummaryStore summaries;
   PageTable table;
   View<float, 3> log_mass;         // out: [requests, query_heads, pages of the longest request]; pages contiguous

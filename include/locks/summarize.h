@@ -15,8 +15,8 @@ struct SummarizeArgs {
   int head_dim = 0;
   int kv_heads = 0;
   PagedCache keys;
-  const PagedCache* values = nullptr;      // needed if out.value_data is set
-  std::span<const std::int32_t> pages;     // page numbers in the cache, each filled
+  const PagedCache* values = nullptr;   // needed if out.value_data is set
+  std::span<const std::int32_t> pages;  // page numbers in the cache, each filled
   SummaryStore out;
 };
 

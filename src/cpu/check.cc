@@ -43,7 +43,8 @@ void workspace(std::span<const std::byte> workspace, std::size_t needed) {
 void cache(std::string_view argument, const PagedCache& cache, int head_dim, int kv_heads) {
   const std::string name(argument);
   if (cache.data == nullptr) fail(name, "data", "a null pointer");
-  if (cache.dtype > DType::kQ8_0) fail(name + ".dtype", "f32, f16, bf16 or q8_0", std::to_string(static_cast<int>(cache.dtype)));
+  if (cache.dtype > DType::kQ8_0)
+    fail(name + ".dtype", "f32, f16, bf16 or q8_0", std::to_string(static_cast<int>(cache.dtype)));
   if (cache.dtype == DType::kQ8_0 && head_dim % kQ8BlockElements != 0) {
     fail(name, "a head_dim that is a multiple of 32 for q8_0", std::to_string(head_dim));
   }
@@ -57,12 +58,14 @@ void cache(std::string_view argument, const PagedCache& cache, int head_dim, int
   const std::int64_t row = row_bytes(cache.dtype, head_dim);
   const auto apart = [&](std::string_view what, std::int64_t stride, bool used) {
     if (used && stride > -row && stride < row) {
-      fail(name + "." + std::string(what), "at least " + std::to_string(row) + " bytes (a row), either way", std::to_string(stride));
+      fail(name + "." + std::string(what), "at least " + std::to_string(row) + " bytes (a row), either way",
+           std::to_string(stride));
     }
   };
   apart("token_stride", cache.token_stride, true);
   apart("head_stride", cache.head_stride, kv_heads > 1);
-  apart("block_stride", cache.block_stride, cache.page_slots == nullptr && cache.num_pages > cache.block_tokens / kPageTokens);
+  apart("block_stride", cache.block_stride,
+        cache.page_slots == nullptr && cache.num_pages > cache.block_tokens / kPageTokens);
 }
 
 void store(std::string_view argument, const SummaryStore& store, int head_dim, int kv_heads) {
@@ -72,10 +75,12 @@ void store(std::string_view argument, const SummaryStore& store, int head_dim, i
   if (store.data == nullptr && store.num_pages > 0) fail(name + ".data", "memory", "a null pointer");
   const int record = record_layout(*store.format, head_dim).record_bytes;
   if (store.num_pages > 1 && store.page_stride < record) {
-    fail(name + ".page_stride", "at least " + std::to_string(record) + " bytes (a record)", std::to_string(store.page_stride));
+    fail(name + ".page_stride", "at least " + std::to_string(record) + " bytes (a record)",
+         std::to_string(store.page_stride));
   }
   if (kv_heads > 1 && store.head_stride < record) {
-    fail(name + ".head_stride", "at least " + std::to_string(record) + " bytes (a record)", std::to_string(store.head_stride));
+    fail(name + ".head_stride", "at least " + std::to_string(record) + " bytes (a record)",
+         std::to_string(store.head_stride));
   }
 }
 
@@ -91,8 +96,10 @@ void table(const PageTable& table, std::int64_t num_pages, bool every_block) {
     if (tokens < 0) fail("table.context_tokens" + where, "0 or more", std::to_string(tokens));
     const std::int64_t blocks = (tokens + table.block_tokens - 1) / table.block_tokens;
     if (blocks > table.blocks.shape[1]) {
-      fail("table.blocks", std::to_string(blocks) + " blocks for the " + std::to_string(tokens) + " tokens of request " +
-           std::to_string(request), std::to_string(table.blocks.shape[1]));
+      fail("table.blocks",
+           std::to_string(blocks) + " blocks for the " + std::to_string(tokens) + " tokens of request " +
+               std::to_string(request),
+           std::to_string(table.blocks.shape[1]));
     }
     for (std::int64_t i = 0; every_block && i < blocks; ++i) {
       const std::int64_t block = table.blocks(request, i);

@@ -30,13 +30,14 @@ std::string shape_text(std::span<const std::int64_t> shape);
 
 /// A view must have this shape; -1 takes anything. Its last axis must be contiguous.
 template <class T, int N>
-void view(std::string_view argument, const View<T, N>& view, const std::type_identity_t<std::array<std::int64_t, N>>& expected,
-          std::string_view axes) {
+void view(std::string_view argument, const View<T, N>& view,
+          const std::type_identity_t<std::array<std::int64_t, N>>& expected, std::string_view axes) {
   bool fits = view.data != nullptr && view.stride[N - 1] == 1;
   for (int axis = 0; axis < N; ++axis) fits = fits && (expected[axis] < 0 || view.shape[axis] == expected[axis]);
   if (fits) return;
-  fail(argument, std::string(axes) + " = " + shape_text(expected) + " with a contiguous last axis",
-       view.data == nullptr ? "no data" : shape_text(view.shape) + " with last stride " + std::to_string(view.stride[N - 1]));
+  fail(
+      argument, std::string(axes) + " = " + shape_text(expected) + " with a contiguous last axis",
+      view.data == nullptr ? "no data" : shape_text(view.shape) + " with last stride " + std::to_string(view.stride[N - 1]));
 }
 
 }  // namespace locks::check

@@ -17,7 +17,7 @@
 #include "locks/target.h"
 
 /// The variant of `function` (in namespace locks) for a SIMD target. Valid where HWY_ONCE holds.
-#define LOCKS_PICK(function, target)                                  \
-  ((target) == ::locks::Target::kAvx512 ? &N_AVX3::function           \
-   : (target) == ::locks::Target::kAvx2 ? &N_AVX2::function           \
+#define LOCKS_PICK(function, target)                        \
+  ((target) == ::locks::Target::kAvx512 ? &N_AVX3::function \
+   : (target) == ::locks::Target::kAvx2 ? &N_AVX2::function \
                                         : &N_SCALAR::function)

@@ -98,10 +98,14 @@ HWY_INLINE void load_row(const std::byte* row, int head_dim, float* HWY_RESTRICT
 template <class Work>
 HWY_INLINE void with_dtype(DType dtype, const Work& work) {
   switch (dtype) {
-    case DType::kF32: return work.template operator()<DType::kF32>();
-    case DType::kF16: return work.template operator()<DType::kF16>();
-    case DType::kBF16: return work.template operator()<DType::kBF16>();
-    case DType::kQ8_0: return work.template operator()<DType::kQ8_0>();
+    case DType::kF32:
+      return work.template operator()<DType::kF32>();
+    case DType::kF16:
+      return work.template operator()<DType::kF16>();
+    case DType::kBF16:
+      return work.template operator()<DType::kBF16>();
+    case DType::kQ8_0:
+      return work.template operator()<DType::kQ8_0>();
   }
 }
 

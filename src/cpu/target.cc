@@ -19,12 +19,13 @@ bool machine_runs(Target target) noexcept {
   };
   switch (target) {
     case Target::kReference:
-    case Target::kScalar: return true;
-    case Target::kAvx2: return has_avx2();
+    case Target::kScalar:
+      return true;
+    case Target::kAvx2:
+      return has_avx2();
     case Target::kAvx512:
       return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512cd");
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd");
   }
   return false;
 }
@@ -49,7 +50,8 @@ Target parse_target(std::string_view name) {
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (name == kNames[i]) return static_cast<Target>(i);
   }
-  throw std::invalid_argument("CPU target '" + std::string(name) + "' is unknown; it may be reference, scalar, avx2 or avx512");
+  throw std::invalid_argument("CPU target '" + std::string(name) +
+                              "' is unknown; it may be reference, scalar, avx2 or avx512");
 }
 
 std::span<const Target> supported_targets() noexcept { return supported(); }

@@ -45,7 +45,8 @@ struct ThreadPool::State {
 };
 
 ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
-  if (num_threads < 1) throw std::invalid_argument("num_threads is " + std::to_string(num_threads) + "; at least 1 is needed");
+  if (num_threads < 1)
+    throw std::invalid_argument("num_threads is " + std::to_string(num_threads) + "; at least 1 is needed");
   for (int index = 1; index < num_threads; ++index) {
     state_->threads.emplace_back([state = state_.get(), index, num_threads] { state->serve(index, num_threads); });
   }

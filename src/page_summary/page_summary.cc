@@ -81,7 +81,8 @@ DecodedSummary decode_record(const SummaryFormat& format, int head_dim, const st
                       at.format_at);
   }
   DecodedSummary out;
-  for (int dim = 0; dim < head_dim; ++dim) out.mean[dim] = signed_at(record, at.mean_at + dim) * scale_at(record, at.mean_scale_at);
+  for (int dim = 0; dim < head_dim; ++dim)
+    out.mean[dim] = signed_at(record, at.mean_at + dim) * scale_at(record, at.mean_scale_at);
   for (int rank = 0; rank < format.rank; ++rank) {
     const int quad = rank / 4;
     const int bits = format.quad_bits[quad];
@@ -91,7 +92,8 @@ DecodedSummary decode_record(const SummaryFormat& format, int head_dim, const st
       out.basis[rank][dim] =
           (basis_code(bits, record + at.quad_at[quad], rank % 4, dim) - static_cast<double>(format.basis_zero(quad))) * step;
     }
-    for (int token = 0; token < kPageTokens; ++token) out.coefficients[token][rank] = coefficient(format, at, record, rank, token);
+    for (int token = 0; token < kPageTokens; ++token)
+      out.coefficients[token][rank] = coefficient(format, at, record, rank, token);
   }
   out.residual_variance = scale_at(record, at.residual_at);
   out.always_attend = (byte_at(record, at.flags_at) & kFlagAlwaysAttend) != 0;
@@ -111,7 +113,8 @@ DecodedSummary decode_record(const SummaryFormat& format, int head_dim, std::spa
 DecodedValues decode_value_record(const SummaryFormat& format, int head_dim, const std::byte* record) {
   const ValueLayout at = value_layout(format, head_dim);
   DecodedValues out;
-  for (int dim = 0; dim < head_dim; ++dim) out.mean[dim] = signed_at(record, at.mean_at + dim) * scale_at(record, at.mean_scale_at);
+  for (int dim = 0; dim < head_dim; ++dim)
+    out.mean[dim] = signed_at(record, at.mean_at + dim) * scale_at(record, at.mean_scale_at);
   const int row = head_dim / 4;
   for (int rank = 0; rank < format.rank; ++rank) {
     for (int dim = 0; dim < head_dim; ++dim) {

@@ -44,9 +44,7 @@ void apply_signs(std::span<float> x) noexcept {
 
 }  // namespace
 
-float rotation_sign(int dimension) noexcept {
-  return (mix(static_cast<std::uint64_t>(dimension)) & 1U) != 0 ? -1.0F : 1.0F;
-}
+float rotation_sign(int dimension) noexcept { return (mix(static_cast<std::uint64_t>(dimension)) & 1U) != 0 ? -1.0F : 1.0F; }
 
 void rotate(std::span<float> x) noexcept {
   apply_signs(x);

@@ -32,8 +32,8 @@ double log_mass(const Matrix& keys, const Eigen::VectorXd& query) {
   const Eigen::JacobiSVD<Eigen::MatrixXd> svd(keys.rowwise() - mean, Eigen::ComputeThinU | Eigen::ComputeThinV);
   const Eigen::VectorXd along = svd.matrixV().leftCols(kRank).transpose() * query;
   const Eigen::VectorXd coefficients = svd.singularValues().head(kRank).cwiseProduct(along);
-  const Eigen::ArrayXd logits =
-      ((svd.matrixU().leftCols(kRank) * coefficients).array() + mean.dot(query)) / std::sqrt(static_cast<double>(query.size()));
+  const Eigen::ArrayXd logits = ((svd.matrixU().leftCols(kRank) * coefficients).array() + mean.dot(query)) /
+                                std::sqrt(static_cast<double>(query.size()));
   return logits.maxCoeff() + std::log((logits - logits.maxCoeff()).exp().sum());
 }
 

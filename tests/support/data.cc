@@ -17,8 +17,10 @@ float load(DType dtype, const std::byte* row, int dim) {
       std::memcpy(&value, row + 4 * dim, 4);
       return value;
     }
-    case DType::kF16: return f16_to_float(load_u16(row + 2 * dim));
-    case DType::kBF16: return bf16_to_float(load_u16(row + 2 * dim));
+    case DType::kF16:
+      return f16_to_float(load_u16(row + 2 * dim));
+    case DType::kBF16:
+      return bf16_to_float(load_u16(row + 2 * dim));
     case DType::kQ8_0: {
       const std::byte* block = row + dim / kQ8BlockElements * kQ8BlockBytes;
       return f16_to_float(load_u16(block)) * static_cast<float>(static_cast<std::int8_t>(block[2 + dim % kQ8BlockElements]));
@@ -36,7 +38,8 @@ void store_row(DType dtype, std::byte* row, std::span<const float> values) {
       std::byte* out = row + first / kQ8BlockElements * kQ8BlockBytes;
       store_u16(out, float_to_f16(largest / 127.0F));
       for (int i = 0; i < kQ8BlockElements; ++i) {
-        out[2 + i] = static_cast<std::byte>(static_cast<std::int8_t>(largest > 0 ? std::lround(block[i] * 127.0F / largest) : 0));
+        out[2 + i] =
+            static_cast<std::byte>(static_cast<std::int8_t>(largest > 0 ? std::lround(block[i] * 127.0F / largest) : 0));
       }
     }
     return;
@@ -90,8 +93,8 @@ std::vector<Target> simd_targets() {
   return {targets.begin() + 1, targets.end()};
 }
 
-CacheData::CacheData(DType dtype, Layout layout, int num_pages, int kv_heads, int head_dim, int block_tokens, Content content,
-                     std::uint64_t seed)
+CacheData::CacheData(DType dtype, Layout layout, int num_pages, int kv_heads, int head_dim, int block_tokens,
+                     Content content, std::uint64_t seed)
     : head_dim_(head_dim) {
   const std::int64_t row = row_bytes(dtype, head_dim);
   const std::int64_t gap = layout == Layout::kGaps ? 6 : 0;
@@ -150,12 +153,14 @@ TableData::TableData(std::vector<std::int32_t> lengths, std::int64_t num_pages, 
   std::mt19937_64 random(seed);
   std::shuffle(order.begin(), order.end(), random);
   std::int64_t longest = 0;
-  for (const std::int32_t tokens : context_tokens) longest = std::max<std::int64_t>(longest, (tokens + block_tokens - 1) / block_tokens);
+  for (const std::int32_t tokens : context_tokens)
+    longest = std::max<std::int64_t>(longest, (tokens + block_tokens - 1) / block_tokens);
   blocks.assign(context_tokens.size() * static_cast<std::size_t>(longest), -1);
   std::size_t next = 0;
   for (std::size_t request = 0; request < context_tokens.size(); ++request) {
     const int needed = (context_tokens[request] + block_tokens - 1) / block_tokens;
-    for (int i = 0; i < needed; ++i) blocks[request * static_cast<std::size_t>(longest) + static_cast<std::size_t>(i)] = order.at(next++);
+    for (int i = 0; i < needed; ++i)
+      blocks[request * static_cast<std::size_t>(longest) + static_cast<std::size_t>(i)] = order.at(next++);
   }
   table.blocks = contiguous<const std::int32_t>(blocks.data(), context_tokens.size(), longest);
   table.block_tokens = block_tokens;

@@ -15,11 +15,11 @@ std::vector<Target> simd_targets();
 enum class Layout { kTokenMajor, kHeadMajor, kGaps, kScattered };  // vLLM/ggml-like, heads outermost, odd gaps, page_slots
 
 enum class Content {
-  kNormal,      // independent normal values
-  kLowRank,     // pages with a few strong directions and a common mean, like real keys
-  kConstant,    // every key of a page the same
+  kNormal,    // independent normal values
+  kLowRank,   // pages with a few strong directions and a common mean, like real keys
+  kConstant,  // every key of a page the same
   kZero,
-  kHuge,        // magnitudes around 1e18 (1e4 for f16)
+  kHuge,  // magnitudes around 1e18 (1e4 for f16)
   kDenormal,
   kOneOutlier,  // normal, and one key per page a thousand times as large (sixteen times for f16)
 };
