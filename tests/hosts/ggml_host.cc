@@ -271,6 +271,8 @@ std::vector<std::vector<double>> Graph::reference(const std::vector<Row>& rows) 
     const CacheSpec& spec = cache.spec();
     const int group = spec.query_heads / spec.kv_heads;
     outputs.emplace_back();
+    const auto is_held = [&](std::int64_t cell) { return cell < spec.stream_cells; };
+    if (!std::ranges::all_of(rows, [&](const Row& row) { return std::ranges::all_of(row.sees, is_held); })) continue;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::int64_t base = (first_stream_ + static_cast<std::int64_t>(i) / rows_) * spec.stream_cells;
       std::vector<std::vector<float>> keys;

@@ -84,7 +84,8 @@ class Graph {
   /// caches, `rows_of_second` are what the second one's mask shows. Returns the outputs, layer after layer.
   std::vector<std::vector<float>> run(const std::vector<Row>& rows, std::uint64_t seed,
                                       const std::vector<Row>& rows_of_second = {});
-  /// The same in double precision, from what the cache holds now, for the queries of the last run.
+  /// The same in double precision, from what the cache holds now, for the queries of the last run. Empty for a layer
+  /// whose cache lacks a cell that the rows see.
   [[nodiscard]] std::vector<std::vector<double>> reference(const std::vector<Row>& rows) const;
   [[nodiscard]] int num_splits() const;
 
