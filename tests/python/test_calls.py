@@ -32,7 +32,7 @@ def test_only_what_the_budget_allows_is_attended(selected, short_prose):
     assert counted["dense_bytes"] == 2 * 3 * 64 * 2 * 30 * sum(text.start + 1 + i for i in range(16))
 
 
-def test_summaries_stay_within_their_share_of_the_cache(selected, short_prose):
+def test_every_filled_page_is_summarised_once_per_layer(selected, short_prose):
     text = short_prose
     _, counted = selected.run(steps.counted, kl.forced_steps, text.cache, text.next(16), text.start)
     pages = text.start // 16
