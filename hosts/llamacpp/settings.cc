@@ -30,9 +30,9 @@ constexpr std::array kNames{
 };
 constexpr std::string_view kPrefix = "LOCKS_";
 constexpr std::string_view kConfigVariable = "LOCKS_CONFIG";
-/// Read by the library, and by the scripts and tests of the source tree.
-constexpr std::array<std::string_view, 5> kNotSettings{"LOCKS_CONFIG", "LOCKS_CPU_TARGET", "LOCKS_BUILD_DIR", "LOCKS_PYTHON",
-                                                       "LOCKS_TEST_TOTALS"};
+/// Read by the library, and by the scripts of the source tree; those of its tests begin with kTestPrefix.
+constexpr std::array<std::string_view, 4> kNotSettings{"LOCKS_CONFIG", "LOCKS_CPU_TARGET", "LOCKS_BUILD_DIR", "LOCKS_PYTHON"};
+constexpr std::string_view kTestPrefix = "LOCKS_TEST_";
 constexpr std::streamsize kMaxFileBytes = 65536;
 
 std::string upper(std::string_view key) {
@@ -130,7 +130,7 @@ Settings read_settings(const char* const* environment) {
 
   for (const char* const* entry = environment; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    if (!text.starts_with(kPrefix)) continue;
+    if (!text.starts_with(kPrefix) || text.starts_with(kTestPrefix)) continue;
     const std::size_t equals = text.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view name = text.substr(0, equals);

@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def prose():
-    """War and Peace from LOCKS_DATA_DIR; without it, the paragraphs of Python's own manual."""
-    novel = Path(os.environ.get("LOCKS_DATA_DIR", "")) / "war_and_peace.txt"
-    if os.environ.get("LOCKS_DATA_DIR") and novel.is_file():
+    """War and Peace from LOCKS_TEST_DATA; without it, the paragraphs of Python's own manual."""
+    novel = Path(os.environ.get("LOCKS_TEST_DATA", "")) / "war_and_peace.txt"
+    if os.environ.get("LOCKS_TEST_DATA") and novel.is_file():
         with open(novel, encoding="utf-8") as file:
             return file.read(1 << 17)
     from pydoc_data.topics import topics
