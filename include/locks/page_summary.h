@@ -133,10 +133,10 @@ struct SummaryStore {
   std::int64_t value_page_stride = 0;
   std::int64_t value_head_stride = 0;
 
-  [[nodiscard]] std::byte* record(std::int64_t page, int kv_head) const noexcept {
+  [[nodiscard]] constexpr std::byte* record(std::int64_t page, int kv_head) const noexcept {
     return data + page * page_stride + kv_head * head_stride;
   }
-  [[nodiscard]] std::byte* value_record(std::int64_t page, int kv_head) const noexcept {
+  [[nodiscard]] constexpr std::byte* value_record(std::int64_t page, int kv_head) const noexcept {
     return value_data + page * value_page_stride + kv_head * value_head_stride;
   }
 };

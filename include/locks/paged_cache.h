@@ -26,7 +26,7 @@ struct PagedCache {
   const std::int32_t* page_slots = nullptr;  // [num_pages, 16] or null
   std::int64_t num_slots = 0;                // rows that data holds; read only with page_slots
 
-  [[nodiscard]] const std::byte* token(std::int64_t page, int token_in_page, int kv_head) const noexcept {
+  [[nodiscard]] constexpr const std::byte* token(std::int64_t page, int token_in_page, int kv_head) const noexcept {
     if (page_slots != nullptr) {
       return data + page_slots[page * kPageTokens + token_in_page] * token_stride + kv_head * head_stride;
     }
@@ -42,10 +42,10 @@ struct PageTable {
   int block_tokens = kPageTokens;                // as in the caches
   std::span<const std::int32_t> context_tokens;  // [requests], the token being decoded included
 
-  [[nodiscard]] int num_requests() const noexcept { return static_cast<int>(context_tokens.size()); }
-  [[nodiscard]] int filled_pages(int request) const noexcept { return context_tokens[request] / kPageTokens; }
+  [[nodiscard]] constexpr int num_requests() const noexcept { return static_cast<int>(context_tokens.size()); }
+  [[nodiscard]] constexpr int filled_pages(int request) const noexcept { return context_tokens[request] / kPageTokens; }
   /// Number in the cache of the request's page `index`.
-  [[nodiscard]] std::int64_t page(int request, int index) const noexcept {
+  [[nodiscard]] constexpr std::int64_t page(int request, int index) const noexcept {
     const int pages_per_block = block_tokens / kPageTokens;
     return std::int64_t{blocks(request, index / pages_per_block)} * pages_per_block + index % pages_per_block;
   }

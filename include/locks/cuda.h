@@ -1,0 +1,103 @@
+// The stages on an NVIDIA GPU. They take the arguments of the CPU stages with every pointer on the device, queue their
+// work on a stream, and read lengths and tables there: what they queue can be captured in a CUDA graph and replayed
+// with other lengths. Grids come from the shapes of the views, which are maxima.
+//
+// Compiled into locks::cuda, if the library was built with CUDA. Needs compute capability 8.0 or later.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "locks/attend.h"
+#include "locks/page_summary.h"
+#include "locks/paged_cache.h"
+#include "locks/score.h"
+#include "locks/select.h"
+#include "locks/summarize.h"
+#include "locks/types.h"
+#include "locks/view.h"
+
+struct CUstream_st;
+
+namespace locks::cuda {
+
+using Stream = CUstream_st*;  // a cudaStream_t; null is the default stream
+
+/// A call of CUDA's failed: which one, where, and what CUDA says. The context's error state was cleared.
+class CudaError : public std::runtime_error {
+ public:
+  CudaError(const std::string& what, int code) : std::runtime_error(what), code_(code) {}
+  [[nodiscard]] int code() const noexcept { return code_; }  // a cudaError_t
+
+ private:
+  int code_;
+};
+
+struct Device {
+  std::string name;
+  int compute_capability = 0;  // 90 for 9.0
+  int multiprocessors = 0;
+  std::size_t l2_bytes = 0;
+  std::size_t memory_bytes = 0;
+};
+/// The current device. Throws CudaError if there is none, the driver is too old, or the device is.
+[[nodiscard]] Device current_device();
+/// Why current_device() would throw; empty if it would not.
+[[nodiscard]] std::string why_unavailable();
+
+/// A record's bytes with the padding that lets the GPU read it 16 bytes at a time.
+[[nodiscard]] std::int64_t summary_bytes(const SummaryFormat& format, int head_dim, int kv_heads, std::int64_t num_pages,
+                                         bool with_values) noexcept;
+/// Lays a store over `memory` (summary_bytes of it, 16-byte aligned).
+[[nodiscard]] SummaryStore make_store(const SummaryFormat& format, int head_dim, int kv_heads, std::int64_t num_pages,
+                                      bool with_values, std::byte* memory) noexcept;
+
+/// Stage 1 in bulk: the records of `args.pages`. What was done is added to `report`, if it is given.
+void summarize(const SummarizeArgs& args, SummarizeReport* report, Stream stream);
+/// Stage 1 in a step: `slots` holds the cache slot (page * 16 + token) of every token that was written, or something
+/// negative. Pages whose last slot is among them are summarised; `args.pages` is not read.
+void summarize_filled(const SummarizeArgs& args, std::span<const std::int64_t> slots, SummarizeReport* report,
+                      Stream stream);
+
+/// Stage 2: log_mass of every filled page. `args.workspace` is not used.
+void score(const ScoreArgs& args, Stream stream);
+
+/// Logits of the 16 tokens of listed pages, for the query heads that share a list.
+struct TokenScoreArgs {
+  Geometry geometry;
+  View<const float, 3> queries;  // [requests, query_heads, head_dim]; head_dim contiguous
+  SummaryStore summaries;
+  PageTable table;
+  int num_lists = 0;
+  View<const std::int32_t, 3> pages;      // [requests, lists, capacity]: indices within the request; contiguous entries
+  View<const std::int32_t, 2> num_pages;  // [requests, lists]
+  View<float, 5> logits;                  // out: [requests, lists, capacity, heads, 16]; heads and tokens contiguous
+};
+void score_tokens(const TokenScoreArgs& args, Stream stream);
+
+/// Stage 4: exact attention over lists, or over every token if `args.selected` is null. The result merges into `states`
+/// (which hold others already if `accumulate`, and are written otherwise). `args.workspace`: attend_workspace_bytes.
+[[nodiscard]] std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists) noexcept;
+void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Stream stream);
+/// out [requests, query_heads, head_dim] = sum of values / sum of weights; zeros for a state that saw nothing.
+void finish(SoftmaxStates states, View<float, 3> out, Stream stream);
+
+/// Completion of what is skipped, for all lists at once: see locks/attend.h.
+struct CompletionArgs {
+  Geometry geometry;
+  View<const float, 3> queries;  // as for score
+  SummaryStore summaries;        // with value part
+  PageTable table;
+  int num_lists = 0;
+  View<const SelectedPage, 3> completed;      // [requests, lists, capacity]: masks of the tokens that were not attended
+  View<const std::int32_t, 2> num_completed;  // [requests, lists]
+  View<const float, 2> skipped_log_mass;      // [requests, query_heads]
+  std::span<std::byte> workspace;             // completion_workspace_bytes
+};
+[[nodiscard]] std::size_t completion_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists) noexcept;
+void complete(const CompletionArgs& args, SoftmaxStates states, Stream stream);
+
+}  // namespace locks::cuda
