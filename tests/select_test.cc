@@ -130,6 +130,14 @@ TEST(ShareExp, IsExpWithinItsBound) {
   EXPECT_EQ(select::share_exp(kInfinity), select::share_exp(64.0F));
 }
 
+TEST(ShareLog, IsLogWithinItsBound) {
+  for (float x = 0x1p-126F; x < 0x1p120F; x *= 1.00317F) {
+    const double exact = std::log(static_cast<double>(x));
+    ASSERT_NEAR(select::share_log(x), exact, 1.3e-7 + 1.2e-7 * std::abs(exact)) << x;
+  }
+  EXPECT_EQ(select::share_log(1.0F), 0.0F);
+}
+
 TEST(AlwaysAttended, CountsSinkRecentAndTail) {
   const SelectConfig config = config_of(128, 4, 0.1F);
   for (int context = 0; context < 700; ++context) {

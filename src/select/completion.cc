@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "locks/select.h"
 #include "select/counts.h"
@@ -47,7 +46,7 @@ void remove_selected(const SelectConfig& config, const AlwaysAttended& always, s
   kernels.clear_marked(shares.share.data() + always.sink_pages, pages);
   for (std::size_t head = 0; head < skipped_log_mass.size(); ++head) {
     const float skipped = kernels.clear_marked(shares.head_share.at(head, always.sink_pages), pages);
-    skipped_log_mass[head] = skipped > 0.0F ? shares.log_norm[head] + std::log(skipped) : -select::kInfinity;
+    skipped_log_mass[head] = skipped > 0.0F ? shares.log_norm[head] + select::share_log(skipped) : -select::kInfinity;
   }
 }
 

@@ -1,5 +1,5 @@
-// The arithmetic of the steps. Every variant gives the same bits: products and sums are never fused, and sums and maxima
-// over pages go through 16 lanes in the order of share.h, whatever the width of the machine's vectors.
+// The arithmetic of the steps. Every variant gives the same bits: products and sums are never fused, and sums over pages go
+// through blocks and lanes in the order of share.h, whatever the width of the machine's vectors.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace locks::select {
 
-/// shares[i] = exp(log_mass[i]) / whole mass, +infinity where log_mass is. Returns the logarithm of the whole mass,
-/// +infinity if there is none. `shares` may be `log_mass`.
+/// shares[i] = exp(log_mass[i] - logarithm of the whole mass), +infinity where log_mass is. Returns the logarithm of the
+/// whole mass, +infinity if there is none. `shares` may be `log_mass`.
 struct HeadMass {
   const float* log_mass;
   float always_log_mass;

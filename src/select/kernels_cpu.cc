@@ -4,7 +4,6 @@
 #include "hwy/highway.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "cpu/dispatch.h"
 #include "select/kernels.h"
@@ -16,6 +15,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using select::HeadMass;
+using select::kBlockPages;
 using select::kInfinity;
 using select::kLanes;
 using select::Lanes;
@@ -69,39 +69,50 @@ float peak_of(const float* log_mass, int pages) noexcept {
   return select::fold_largest(lanes);
 }
 
+select::BlockMass block_mass(const float* log_mass, int pages) noexcept {
+  const D d;
+  const float peak = peak_of(log_mass, pages);
+  const float origin = peak > -kInfinity ? peak : 0.0F;
+  V sums[kVectors];
+  for (V& lanes : sums) lanes = hn::Zero(d);
+  const int whole_rows = pages / kLanes * kLanes;
+  for (int first = 0; first < whole_rows; first += kLanes) {
+    for (int i = 0; i < kVectors; ++i) {
+      const V own = mass_or_none(d, hn::LoadU(d, log_mass + first + i * kStep));
+      sums[i] = hn::Add(sums[i], share_exp(d, hn::Sub(own, hn::Set(d, origin))));
+    }
+  }
+  alignas(64) Lanes lanes;
+  for (int i = 0; i < kVectors; ++i) hn::Store(sums[i], d, &lanes[i * kStep]);
+  for (int i = whole_rows; i < pages; ++i) {
+    lanes[i - whole_rows] += select::share_exp(select::mass_or_none(log_mass[i]) - origin);
+  }
+  return {origin, select::fold_sum(lanes)};
+}
+
 float head_shares(const HeadMass& head) noexcept {
   const D d;
   const float always = head.always_log_mass >= -kInfinity ? head.always_log_mass : -kInfinity;  // NaN: no mass
   const float peak = std::max(always, peak_of(head.log_mass, head.pages));
   const float origin = peak > -kInfinity ? peak : 0.0F;
+  Lanes blocks{};
+  for (int first = 0; first < head.pages; first += kBlockPages) {
+    const select::BlockMass block = block_mass(head.log_mass + first, std::min(kBlockPages, head.pages - first));
+    blocks[first / kBlockPages % kLanes] += select::from_origin(block, origin);
+  }
+  const float norm = select::log_norm(always, origin, blocks);
   const V infinity = hn::Set(d, kInfinity);
-  V sums[kVectors];
-  for (V& lanes : sums) lanes = hn::Zero(d);
-  const int whole_rows = head.pages / kLanes * kLanes;
-  for (int first = 0; first < whole_rows; first += kLanes) {
-    for (int i = 0; i < kVectors; ++i) {
-      const V log_mass = hn::LoadU(d, head.log_mass + first + i * kStep);
-      const V mass = share_exp(d, hn::Sub(mass_or_none(d, log_mass), hn::Set(d, origin)));
-      sums[i] = hn::Add(sums[i], mass);
-      hn::StoreU(hn::IfThenElse(hn::Eq(log_mass, infinity), infinity, mass), d, head.shares + first + i * kStep);
-    }
+  int i = 0;
+  for (; i + kStep <= head.pages; i += kStep) {
+    const V log_mass = hn::LoadU(d, head.log_mass + i);
+    const V share = share_exp(d, hn::Sub(mass_or_none(d, log_mass), hn::Set(d, norm)));
+    hn::StoreU(hn::IfThenElse(hn::Eq(log_mass, infinity), infinity, share), d, head.shares + i);
   }
-  alignas(64) Lanes lanes;
-  for (int i = 0; i < kVectors; ++i) hn::Store(sums[i], d, &lanes[i * kStep]);
-  for (int i = whole_rows; i < head.pages; ++i) {
+  for (; i < head.pages; ++i) {
     const float log_mass = head.log_mass[i];
-    const float mass = select::share_exp(select::mass_or_none(log_mass) - origin);
-    lanes[i - whole_rows] += mass;
-    head.shares[i] = log_mass == kInfinity ? kInfinity : mass;
+    head.shares[i] = log_mass == kInfinity ? kInfinity : select::share_exp(select::mass_or_none(log_mass) - norm);
   }
-  const float whole = select::share_exp(always - origin) + select::fold_sum(lanes);
-  if (!(whole > 0.0F)) return kInfinity;
-  const float scale = 1.0F / whole;
-  for (int i = 0; i < whole_rows; i += kStep) {
-    hn::StoreU(hn::Mul(hn::LoadU(d, head.shares + i), hn::Set(d, scale)), d, head.shares + i);
-  }
-  for (int i = whole_rows; i < head.pages; ++i) head.shares[i] *= scale;
-  return origin + std::log(whole);
+  return norm;
 }
 
 void combine(const float* from, int pages, bool by_maximum, float* into) noexcept {
@@ -173,7 +184,7 @@ void part_shares(const PartLogits& parts, float* combined, float* of_heads) noex
   }
 }
 
-float clear_marked(float* shares, int pages) noexcept {
+float clear_block(float* shares, int pages) noexcept {
   const D d;
   V sums[kVectors];
   for (V& lanes : sums) lanes = hn::Zero(d);
@@ -193,6 +204,14 @@ float clear_marked(float* shares, int pages) noexcept {
     lanes[i - whole] += shares[i];
   }
   return select::fold_sum(lanes);
+}
+
+float clear_marked(float* shares, int pages) noexcept {
+  Lanes blocks{};
+  for (int first = 0; first < pages; first += kBlockPages) {
+    blocks[first / kBlockPages % kLanes] += clear_block(shares + first, std::min(kBlockPages, pages - first));
+  }
+  return select::fold_sum(blocks);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "select/kernels.h"
 #include "select/share.h"
@@ -7,23 +6,31 @@
 namespace locks::select {
 namespace {
 
+BlockMass block_mass(const float* log_mass, int pages) noexcept {
+  float peak = -kInfinity;
+  for (int i = 0; i < pages; ++i) peak = std::max(peak, mass_or_none(log_mass[i]));
+  const float origin = peak > -kInfinity ? peak : 0.0F;
+  Lanes lanes{};
+  for (int i = 0; i < pages; ++i) lanes[i % kLanes] += share_exp(mass_or_none(log_mass[i]) - origin);
+  return {origin, fold_sum(lanes)};
+}
+
 float head_shares(const HeadMass& head) noexcept {
   const float always = head.always_log_mass >= -kInfinity ? head.always_log_mass : -kInfinity;  // NaN: no mass
   float peak = always;
   for (int i = 0; i < head.pages; ++i) peak = std::max(peak, mass_or_none(head.log_mass[i]));
   const float origin = peak > -kInfinity ? peak : 0.0F;
   Lanes lanes{};
-  for (int i = 0; i < head.pages; ++i) {
-    const bool marked = head.log_mass[i] == kInfinity;
-    const float mass = share_exp(mass_or_none(head.log_mass[i]) - origin);
-    lanes[i % kLanes] += mass;
-    head.shares[i] = marked ? kInfinity : mass;
+  for (int first = 0; first < head.pages; first += kBlockPages) {
+    const BlockMass block = block_mass(head.log_mass + first, std::min(kBlockPages, head.pages - first));
+    lanes[first / kBlockPages % kLanes] += from_origin(block, origin);
   }
-  const float whole = share_exp(always - origin) + fold_sum(lanes);
-  if (!(whole > 0.0F)) return kInfinity;
-  const float scale = 1.0F / whole;
-  for (int i = 0; i < head.pages; ++i) head.shares[i] *= scale;
-  return origin + std::log(whole);
+  const float norm = log_norm(always, origin, lanes);
+  for (int i = 0; i < head.pages; ++i) {
+    const float log_mass = head.log_mass[i];
+    head.shares[i] = log_mass == kInfinity ? kInfinity : share_exp(mass_or_none(log_mass) - norm);
+  }
+  return norm;
 }
 
 void combine(const float* from, int pages, bool by_maximum, float* into) noexcept {
@@ -49,12 +56,16 @@ void part_shares(const PartLogits& parts, float* combined, float* of_heads) noex
 }
 
 float clear_marked(float* shares, int pages) noexcept {
-  Lanes lanes{};
-  for (int i = 0; i < pages; ++i) {
-    shares[i] = shares[i] < kInfinity ? shares[i] : 0.0F;
-    lanes[i % kLanes] += shares[i];
+  Lanes blocks{};
+  for (int first = 0; first < pages; first += kBlockPages) {
+    Lanes lanes{};
+    for (int i = first; i < std::min(first + kBlockPages, pages); ++i) {
+      shares[i] = shares[i] < kInfinity ? shares[i] : 0.0F;
+      lanes[(i - first) % kLanes] += shares[i];
+    }
+    blocks[first / kBlockPages % kLanes] += fold_sum(lanes);
   }
-  return fold_sum(lanes);
+  return fold_sum(blocks);
 }
 
 }  // namespace
