@@ -1,7 +1,9 @@
 #include "locks/thread_pool.h"
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -79,6 +81,21 @@ TEST_P(ThreadPoolTest, ThrowsAgainWhatAnyThreadThrew) {
   std::atomic<int> after{0};
   pool.run([&](Team) { ++after; });  // and the pool still works
   EXPECT_EQ(after, GetParam());
+}
+
+/// Threads wait spinning at first and then asleep; so does the caller.
+TEST_P(ThreadPoolTest, SleepersWakeUp) {
+  constexpr auto kLongerThanSpinning = std::chrono::milliseconds(2);
+  ThreadPool pool(GetParam());
+  std::vector<int> calls(GetParam());
+  for (int round = 1; round <= 10; ++round) {
+    if (round % 2 == 0) std::this_thread::sleep_for(kLongerThanSpinning);
+    pool.run([&](Team team) {
+      if (team.index == round % team.count) std::this_thread::sleep_for(kLongerThanSpinning);
+      ++calls[team.index];
+    });
+    for (const int count : calls) ASSERT_EQ(count, round);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolTest, testing::Values(1, 2, 3, 7));

@@ -5,7 +5,8 @@
 namespace locks {
 
 void Barrier::wait(int count) noexcept {
-  constexpr int kSpins = 4096;  // some microseconds: longer than a stage's imbalance, shorter than a time slice
+  // About a microsecond. If the thread that is waited for has no core of its own, every spin delays it.
+  constexpr int kSpins = 64;
   const std::uint32_t round = round_.load(std::memory_order_acquire);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) {
     arrived_.store(0, std::memory_order_relaxed);
