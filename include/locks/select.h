@@ -43,7 +43,7 @@ struct AlwaysAttended {
   int tail_tokens = 0;      // of the page being filled
   int tokens = 0;           // in all
   bool everything = false;  // the context fits the budget
-  [[nodiscard]] int selectable_pages() const noexcept { return everything ? 0 : first_recent_page - sink_pages; }
+  [[nodiscard]] constexpr int selectable_pages() const noexcept { return everything ? 0 : first_recent_page - sink_pages; }
 };
 [[nodiscard]] AlwaysAttended always_attended(const SelectConfig& config, int context_tokens) noexcept;
 

@@ -1,41 +1,11 @@
 #include "locks/select.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "cpu/check.h"
 #include "select/counts.h"
 
 namespace locks {
-namespace {
-
-int pages_for(int tokens) noexcept { return (tokens + kPageTokens - 1) / kPageTokens; }
-
-}  // namespace
-
-namespace select {
-
-constexpr int kFewTokens = 2 * kPageTokens;  // the smallest budgets leave 17 to 32 tokens to select
-constexpr double kFewFactor = 8.0;
-
-int remaining_tokens(const SelectConfig& config, const AlwaysAttended& always) noexcept {
-  return always.everything ? 0 : config.budget_tokens - always.tokens;
-}
-
-int candidate_pages(const SelectConfig& config, const AlwaysAttended& always) noexcept {
-  const int remaining = remaining_tokens(config, always);
-  if (config.part_tokens == kPageTokens) return std::min(remaining / kPageTokens, always.selectable_pages());
-  const double factor =
-      remaining <= kFewTokens ? std::max(kFewFactor, double{config.candidate_factor}) : config.candidate_factor;
-  return static_cast<int>(std::min<double>(std::ceil(factor * remaining / kPageTokens), always.selectable_pages()));
-}
-
-int completed_pages(const SelectConfig& config, const AlwaysAttended& always) noexcept {
-  if (!(config.completion_fraction > 0.0F) || always.selectable_pages() == 0) return 0;
-  return static_cast<int>(std::max(1L, std::lround(double{config.completion_fraction} * always.selectable_pages())));
-}
-
-}  // namespace select
 
 void check_select_config(const SelectConfig& config) {
   const auto require = [](bool fits, std::string_view setting, const std::string& expected, const std::string& got) {
@@ -55,7 +25,7 @@ void check_select_config(const SelectConfig& config) {
           std::to_string(config.completion_fraction));
   require(config.combine <= GroupCombine::kPerQueryHead, "combine", "kSum, kMax or kPerQueryHead",
           std::to_string(static_cast<int>(config.combine)));
-  const std::int64_t sink = std::int64_t{pages_for(config.sink_tokens)} * kPageTokens;
+  const std::int64_t sink = std::int64_t{select::pages_for(config.sink_tokens)} * kPageTokens;
   const std::int64_t least = sink + config.recent_tokens + 2 * kPageTokens;
   require(config.budget_tokens >= least, "budget_tokens",
           "at least " + std::to_string(least) + " (" + std::to_string(sink) + " sink and " +
@@ -65,16 +35,7 @@ void check_select_config(const SelectConfig& config) {
 }
 
 AlwaysAttended always_attended(const SelectConfig& config, int context_tokens) noexcept {
-  AlwaysAttended always;
-  always.filled_pages = context_tokens / kPageTokens;
-  always.tail_tokens = context_tokens % kPageTokens;
-  always.everything = context_tokens <= config.budget_tokens;
-  always.tokens = context_tokens;
-  if (always.everything) return always;
-  always.sink_pages = pages_for(config.sink_tokens);
-  always.first_recent_page = std::max(always.sink_pages, (context_tokens - config.recent_tokens) / kPageTokens);
-  always.tokens -= always.selectable_pages() * kPageTokens;
-  return always;
+  return select::always_attended(config, context_tokens);
 }
 
 SelectLimits select_limits(const SelectConfig& config, int max_context_tokens) noexcept {

@@ -25,8 +25,9 @@ inline constexpr std::array kExpSeries{1.0F / 5040.0F, 1.0F / 720.0F, 1.0F / 120
   const float shifted = bounded * kExpLog2E + kExpRound;
   const float whole = shifted - kExpRound;
   const float rest = (bounded - whole * kExpLn2High) - whole * kExpLn2Low;
-  float sum = kExpSeries[0];
-  for (std::size_t i = 1; i < kExpSeries.size(); ++i) sum = sum * rest + kExpSeries[i];
+  constexpr auto kSeries = kExpSeries;  // a GPU sees no array of the host's
+  float sum = kSeries[0];
+  for (std::size_t i = 1; i < kSeries.size(); ++i) sum = sum * rest + kSeries[i];
   sum = sum * (rest * rest) + rest;
   const std::int32_t exponent = std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(kExpRound);
   const float power = std::bit_cast<float>((exponent + 127) << 23);
