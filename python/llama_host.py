@@ -259,6 +259,7 @@ class Context:
         unified=False,
         cache_type=TYPE_F16,
         flash=FLASH_AUTO,
+        swa_full=None,
         eval_callback=None,
     ):
         self.model, self.host = model, model.host
@@ -274,6 +275,8 @@ class Context:
         params.flash_attn_type = flash
         params.kv_unified = unified
         params.no_perf = True
+        if swa_full is not None:
+            params.swa_full = swa_full
         if eval_callback is not None:
             params.cb_eval = ctypes.cast(eval_callback, c_void_p)
         self._pointer = library.llama_init_from_model(model._pointer, params)

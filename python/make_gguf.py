@@ -19,7 +19,12 @@ class Shape:
     feed_forward: int = 8192
     vocabulary: int = 512
     context: int = 131072
+    sliding_window: int = 0  # tokens that every second layer sees, from the first one on; 0: all layers see everything
     full_precision: bool = False  # float weights: the model then adds no rounding of its own to what is measured
+
+    @property
+    def architecture(self):
+        return "gemma3" if self.sliding_window else "llama"
 
     @property
     def head_dim(self):
@@ -79,6 +84,11 @@ def tensors(shape):
         yield prefix + "ffn_gate.weight", shape.feed_forward, shape.hidden
         yield prefix + "ffn_up.weight", shape.feed_forward, shape.hidden
         yield prefix + "ffn_down.weight", shape.hidden, shape.feed_forward
+        if shape.sliding_window:
+            yield prefix + "attn_q_norm.weight", 0, shape.head_dim
+            yield prefix + "attn_k_norm.weight", 0, shape.head_dim
+            yield prefix + "post_attention_norm.weight", 0, shape.hidden
+            yield prefix + "post_ffw_norm.weight", 0, shape.hidden
     yield "output_norm.weight", 0, shape.hidden
     yield "output.weight", shape.vocabulary, shape.hidden
 
@@ -86,21 +96,26 @@ def tensors(shape):
 def write(path, shape=Shape(), seed=1):
     generator = np.random.default_rng(seed)
     pairs = {
-        "general.architecture": "llama",
+        "general.architecture": shape.architecture,
         "general.name": "random weights",
         "general.file_type": F32 if shape.full_precision else Q4_0,
-        "llama.context_length": shape.context,
-        "llama.embedding_length": shape.hidden,
-        "llama.block_count": shape.layers,
-        "llama.feed_forward_length": shape.feed_forward,
-        "llama.attention.head_count": shape.query_heads,
-        "llama.attention.head_count_kv": shape.kv_heads,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.rope.dimension_count": shape.head_dim,
-        "llama.rope.freq_base": 500000.0,
-        "llama.vocab_size": shape.vocabulary,
         "tokenizer.ggml.model": "no_vocab",
     }
+    of_model = {
+        "context_length": shape.context,
+        "embedding_length": shape.hidden,
+        "block_count": shape.layers,
+        "feed_forward_length": shape.feed_forward,
+        "attention.head_count": shape.query_heads,
+        "attention.head_count_kv": shape.kv_heads,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": shape.head_dim,
+        "rope.freq_base": 500000.0,
+        "vocab_size": shape.vocabulary,
+    }
+    if shape.sliding_window:
+        of_model |= {"attention.sliding_window": shape.sliding_window, "attention.sliding_window_pattern": 2}
+    pairs |= {f"{shape.architecture}.{key}": value for key, value in of_model.items()}
     listed = list(tensors(shape))
     header = b"GGUF" + struct.pack("<IQQ", 3, len(listed), len(pairs))
     header += b"".join(pair(key, value) for key, value in pairs.items())
