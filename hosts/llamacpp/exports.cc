@@ -21,5 +21,6 @@ extern "C" LOCKS_EXPORT void locks_llamacpp_reset_statistics() {
     counters.layers = before.layers;
     counters.caches = before.caches;
     counters.summary_share = before.summary_share;
+    counters.memory = counters.most_memory = before.memory;
   });
 }

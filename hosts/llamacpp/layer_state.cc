@@ -5,6 +5,14 @@
 #include <new>
 
 namespace locks::llamacpp {
+namespace {
+
+/// Of a page's keys, or its values.
+std::int64_t page_bytes(const Geometry& geometry, DType dtype) noexcept {
+  return kPageTokens * geometry.kv_heads * row_bytes(dtype, geometry.head_dim);
+}
+
+}  // namespace
 
 void SummaryBits::add_layer(int layer) {
   while (static_cast<int>(blocks_.size()) <= layer / 64) blocks_.emplace_back(static_cast<std::size_t>(num_pages_));
@@ -22,11 +30,13 @@ LayerState::LayerState(const AttentionNode& node, const Settings& settings, int 
     : index_(index),
       geometry_(node.geometry),
       keys_(node.keys),
-      share_of_f16_(
-          static_cast<double>(summary_bytes(*settings.decode.format, node.geometry.head_dim, node.geometry.kv_heads, 1,
-                                            settings.keeps_values())) /
-          static_cast<double>(2 * kPageTokens * node.geometry.kv_heads * row_bytes(DType::kF16, node.geometry.head_dim))),
+      page_memory_{
+          summary_bytes(*settings.decode.format, geometry_.head_dim, geometry_.kv_heads, 1, settings.keeps_values()),
+          page_bytes(geometry_, node.keys.dtype) + page_bytes(geometry_, node.values.dtype)},
+      share_of_f16_(static_cast<double>(page_memory_.summaries) /
+                    static_cast<double>(2 * page_bytes(geometry_, DType::kF16))),
       marks_(static_cast<std::size_t>(num_pages)),
+      written_(static_cast<std::size_t>(num_pages)),
       verified_(PageMap::kMaxSequences) {
   const SummaryFormat& format = *settings.decode.format;
   const std::int64_t bytes =
@@ -35,6 +45,8 @@ LayerState::LayerState(const AttentionNode& node, const Settings& settings, int 
   if (memory_ == nullptr) throw std::bad_alloc();
   summaries_ = make_store(format, geometry_.head_dim, geometry_.kv_heads, num_pages, settings.keeps_values(), memory_.get());
 }
+
+LayerState::~LayerState() { reporter().free_memory(page_memory_, num_written_); }
 
 bool LayerState::is_of(const AttentionNode& node) const noexcept {
   return keys_.data == node.keys.data && keys_.dtype == node.keys.dtype && keys_.token_stride == node.keys.token_stride &&
@@ -49,6 +61,14 @@ const DecodePlan& LayerState::plan(const DecodeConfig& config, const DecodeLimit
                     plan_->limits().max_threads == limits.max_threads;
   if (!fits) plan_.emplace(config, geometry_, limits);
   return *plan_;
+}
+
+void LayerState::mark(const PageMap& map, std::int32_t page) noexcept {
+  marks_[page] = mark_of(map, page);
+  if (written_[page]) return;
+  written_[page] = true;
+  ++num_written_;
+  reporter().add_memory(page_memory_);
 }
 
 std::uint16_t LayerState::mark_of(const PageMap& map, std::int32_t page) const noexcept {

@@ -12,6 +12,7 @@
 #include "locks/decode.h"
 #include "locks/page_summary.h"
 #include "page_map.h"
+#include "report.h"
 #include "settings.h"
 
 namespace locks::llamacpp {
@@ -40,6 +41,7 @@ class LayerState {
  public:
   /// Takes address space for all pages; the system gives memory for those that are written.
   LayerState(const AttentionNode& node, const Settings& settings, int index, std::int32_t num_pages);
+  ~LayerState();
 
   [[nodiscard]] bool is_of(const AttentionNode& node) const noexcept;
   [[nodiscard]] const std::byte* key_data() const noexcept { return keys_.data; }
@@ -61,7 +63,7 @@ class LayerState {
 
   // Every summarised page leaves a mark made of the keys of its first and last token. A mark that no longer fits betrays
   // a write that nothing announced. It can miss one change in 65,536.
-  void mark(const PageMap& map, std::int32_t page) noexcept { marks_[page] = mark_of(map, page); }
+  void mark(const PageMap& map, std::int32_t page) noexcept;
   [[nodiscard]] bool mark_fits(const PageMap& map, std::int32_t page) const noexcept {
     return marks_[page] == mark_of(map, page);
   }
@@ -80,9 +82,12 @@ class LayerState {
   PagedCache keys_;
   std::unique_ptr<std::byte, Free> memory_;
   SummaryStore summaries_;
+  Counters::Memory page_memory_;
   double share_of_f16_;
   std::optional<DecodePlan> plan_;
   std::vector<std::uint16_t> marks_;
+  std::vector<bool> written_;  // [pages] that ever had a summary
+  std::int64_t num_written_ = 0;
   std::vector<Verified> verified_;
 };
 

@@ -54,6 +54,19 @@ Counters Reporter::counters() {
   return counters_;
 }
 
+void Reporter::add_memory(const Counters::Memory& page) noexcept {
+  const std::lock_guard lock(mutex_);
+  counters_.memory.summaries += page.summaries;
+  counters_.memory.cache += page.cache;
+  if (counters_.memory.summaries > counters_.most_memory.summaries) counters_.most_memory = counters_.memory;
+}
+
+void Reporter::free_memory(const Counters::Memory& page, std::int64_t num_pages) noexcept {
+  const std::lock_guard lock(mutex_);
+  counters_.memory.summaries -= num_pages * page.summaries;
+  counters_.memory.cache -= num_pages * page.cache;
+}
+
 void Reporter::declined(Decline reason, const char* node_name) noexcept {
   const std::lock_guard lock(mutex_);
   ++counters_.declined[static_cast<std::size_t>(reason)];
@@ -113,6 +126,8 @@ std::string Reporter::json() {
   all.number("canary_hits", c.canary_hits);
   all.number("adoptions", c.adoptions);
   all.number("summary_share", c.summary_share);
+  all.number("summary_bytes", c.most_memory.summaries);
+  all.number("cache_bytes", c.most_memory.cache);
   all.number("summarize_seconds", c.summarize_seconds);
   all.number("restore_seconds", c.restore_seconds);
   all.number("prefill_seconds", c.prefill_seconds);

@@ -46,6 +46,13 @@ struct Counters {
   std::int64_t adoptions = 0;
   double summary_share = 0.0;  // bytes of a page's summary over those of its keys and values in f16
 
+  struct Memory {
+    std::int64_t summaries = 0;  // bytes that have been written
+    std::int64_t cache = 0;      // of the keys and values of the same pages, which are the host's
+  };
+  Memory memory;
+  Memory most_memory;
+
   double summarize_seconds = 0.0;
   double restore_seconds = 0.0;
   double prefill_seconds = 0.0;
@@ -64,6 +71,10 @@ class Reporter {
     update(counters_);
   }
   [[nodiscard]] Counters counters();
+  /// A page of one layer got memory for its summary.
+  void add_memory(const Counters::Memory& page) noexcept;
+  /// So many pages of one layer gave it back.
+  void free_memory(const Counters::Memory& page, std::int64_t num_pages) noexcept;
   /// Counts a declined node and says so the first time for each reason.
   void declined(Decline reason, const char* node_name) noexcept;
   void say_once(Notice notice, const std::string& line) noexcept;
