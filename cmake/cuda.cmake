@@ -17,8 +17,12 @@ set(LOCKS_CUDA_ARCHITECTURES 90 CACHE STRING "Architectures of the CUDA backend,
 set(CMAKE_CUDA_ARCHITECTURES ${LOCKS_CUDA_ARCHITECTURES})
 set(CMAKE_CUDA_COMPILER ${LOCKS_NVCC})
 enable_language(CUDA)
+# CMake before 3.26 does not know that nvcc takes C++20.
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
 set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 find_package(CUDAToolkit REQUIRED)
 if(LOCKS_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${LOCKS_CCACHE})
@@ -35,7 +39,8 @@ add_library(locks_cuda STATIC ${LOCKS_CUDA_SOURCES})
 add_library(locks::cuda ALIAS locks_cuda)
 target_include_directories(locks_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
 target_link_libraries(locks_cuda PUBLIC locks PRIVATE CUDA::cudart_static)
-# constexpr functions of the shared headers run on the device too. Products and sums that must have the CPU's bits are
-# written with intrinsics that are never fused. What ptxas says of registers and spills goes to tools/check_spills.py.
+# constexpr functions of the shared headers run on the device too. ptxas prints registers and spills.
 target_compile_options(locks_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda -Xptxas=-v -Xcompiler=-Wall,-Wextra>)
+# The selection must have the bits of the CPU: no fused multiply-adds.
+set_source_files_properties(src/select/select.cu PROPERTIES COMPILE_OPTIONS "-fmad=false")

@@ -78,6 +78,38 @@ struct TokenScoreArgs {
 };
 void score_tokens(const TokenScoreArgs& args, Stream stream);
 
+/// Stage 3 for all lists at once, with the bits of the CPU's selection. Lengths are read on the device; contexts that fit
+/// `config.budget_tokens`, or are shorter than `min_context_tokens`, are attended whole and select nothing.
+struct SelectArgs {
+  SelectConfig config;
+  int min_context_tokens = 0;
+  std::span<const std::int32_t> context_tokens;  // [requests]
+  int num_lists = 0;
+  View<const float, 3> log_mass;         // [requests, query_heads, pages of the longest request]; pages contiguous
+  SoftmaxStates states;                  // of what is always attended
+  View<const float, 5> logits;           // [requests, lists, candidates, heads, 16], of score_tokens; not for whole pages
+  View<std::int32_t, 3> candidates;      // out: [requests, lists, capacity]
+  View<std::int32_t, 2> num_candidates;  // out: [requests, lists]
+  View<SelectedPage, 3> selected;        // out: [requests, lists, capacity]
+  View<std::int32_t, 2> num_selected;    // out
+  View<SelectedPage, 3> completed;       // out; a capacity of 0 if nothing is completed
+  View<std::int32_t, 2> num_completed;   // out
+  View<float, 2> skipped_log_mass;       // out: [requests, query_heads]
+  View<float, 2> coverage;               // out: [requests, query_heads]: share of the mass that is attended
+  std::span<std::byte> workspace;        // select_workspace_bytes
+};
+[[nodiscard]] std::size_t select_workspace_bytes(const SelectConfig& config, const Geometry& geometry, int num_requests,
+                                                 int num_lists, int max_context_tokens) noexcept;
+/// What is attended whatever the scores say: lists [requests, capacity] and their lengths; and the number of tokens whose
+/// pages are to be scored.
+void list_always(const SelectConfig& config, int min_context_tokens, std::span<const std::int32_t> context_tokens,
+                 View<SelectedPage, 2> lists, std::span<std::int32_t> num_entries, std::span<std::int32_t> scored_tokens,
+                 Stream stream);
+/// Step 1: the candidates.
+void select_pages(const SelectArgs& args, Stream stream);
+/// Steps 2 to 4: the selection, what is skipped, and the pages that stand in for it.
+void select_tokens(const SelectArgs& args, Stream stream);
+
 /// Stage 4: exact attention over lists, or over every token if `args.selected` is null. The result merges into `states`
 /// (which hold others already if `accumulate`, and are written otherwise). `args.workspace`: attend_workspace_bytes.
 [[nodiscard]] std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists) noexcept;

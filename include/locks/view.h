@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <type_traits>
 
 namespace locks {
 
@@ -25,7 +26,11 @@ struct View {
   [[nodiscard]] constexpr T& operator()(Index... index) const noexcept {
     return *at(index...);
   }
-  constexpr operator View<const T, N>() const noexcept { return {data, shape, stride}; }
+  template <class Const>
+    requires std::is_same_v<Const, const T>
+  constexpr operator View<Const, N>() const noexcept {
+    return {data, shape, stride};
+  }
 };
 
 /// A row-major view without gaps.

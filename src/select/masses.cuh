@@ -1,0 +1,104 @@
+// From log-masses to shares: two launches, because a share needs the masses of all pages.
+#pragma once
+
+#include "select/fold.cuh"
+#include "select/select_lists.cuh"
+
+namespace locks::cuda::select_kernels {
+
+inline constexpr int kThreads = kBlockPages;
+inline constexpr int kHalfWarps = kThreads / kLanes;
+inline constexpr int kRows = kBlockPages / kLanes;  // of 16 pages: what a thread of a half-warp has of a block
+
+/// The masses of the blocks of pages; clears what the next launch counts in. Grid: blocks, sets of kHalfWarps heads,
+/// requests.
+__global__ void __launch_bounds__(kThreads) block_masses(const __grid_constant__ Lists lists) {
+  const int request = static_cast<int>(blockIdx.z);
+  const int block = static_cast<int>(blockIdx.x);
+  const AlwaysAttended always = lists.always(request);
+  const int pages = always.selectable_pages() - block * kBlockPages;
+  if (blockIdx.x == 0 && blockIdx.y == 0) {
+    const std::int64_t first = lists.list_at(request, 0) * kBuckets;
+    for (int i = static_cast<int>(threadIdx.x); i < lists.args.num_lists * kBuckets; i += kThreads) {
+      lists.buffers.buckets[first + i] = 0;
+    }
+  }
+  const int lane = static_cast<int>(threadIdx.x % kLanes);
+  const int head = static_cast<int>(blockIdx.y * kHalfWarps + threadIdx.x / kLanes);
+  const bool works = head < lists.query_heads && pages > 0;
+  const float* const log_mass = works ? lists.log_mass(request, head, always) + std::int64_t{block} * kBlockPages : nullptr;
+  float own[kRows];
+  float peak = -kInfinity;
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    const int page = row * kLanes + lane;
+    own[row] = works && page < pages ? select::mass_or_none(log_mass[page]) : -kInfinity;
+    peak = fmaxf(peak, own[row]);
+  }
+  peak = largest_of_half_warp(peak);
+  const float origin = peak > -kInfinity ? peak : 0.0F;
+  float sum = 0.0F;
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) sum += select::share_exp(own[row] - origin);
+  sum = fold_half_warp(sum);
+  if (works && lane == 0) {
+    lists.buffers.masses[lists.head_at(request, head) * lists.buffers.max_blocks + block] = {origin, sum};
+  }
+}
+
+/// Shares of a block's pages for all heads of a list, their combination, and the counts of its buckets. `of_heads`
+/// [heads, kBlockPages]. Grid: blocks, lists, requests.
+__global__ void __launch_bounds__(kThreads) page_shares(const __grid_constant__ Lists lists) {
+  extern __shared__ float of_heads[];
+  __shared__ std::int32_t counts[kBuckets];
+  const int request = static_cast<int>(blockIdx.z);
+  const int list = static_cast<int>(blockIdx.y);
+  const int block = static_cast<int>(blockIdx.x);
+  const AlwaysAttended always = lists.always(request);
+  const int pages = always.selectable_pages() - block * kBlockPages;
+  if (pages <= 0) return;
+  const Buffers& buffers = lists.buffers;
+  for (int i = static_cast<int>(threadIdx.x); i < kBuckets; i += kThreads) counts[i] = 0;
+
+  const int lane = static_cast<int>(threadIdx.x % kLanes);
+  for (int first = 0; first < lists.heads; first += kHalfWarps) {
+    const int in_list = min(first + static_cast<int>(threadIdx.x / kLanes), lists.heads - 1);  // some work twice
+    const int head = list * lists.heads + in_list;
+    const std::int64_t at = lists.head_at(request, head);
+    const float norm = half_warp_log_norm(buffers.masses + at * buffers.max_blocks, blocks_of(always),
+                                          always_log_mass(lists, request, head));
+    const float* const log_mass = lists.log_mass(request, head, always) + std::int64_t{block} * kBlockPages;
+    float sum = 0.0F;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const int page = row * kLanes + lane;
+      const float own = page < pages ? log_mass[page] : -kInfinity;
+      const float share = select::share_exp(select::mass_or_none(own) - norm);
+      of_heads[in_list * kBlockPages + page] = own == kInfinity ? kInfinity : share;
+      sum += own == kInfinity ? 0.0F : share;
+    }
+    sum = fold_half_warp(sum);
+    if (lane == 0) {
+      buffers.block_shares[at * buffers.max_blocks + block] = sum;
+      if (block == 0) buffers.log_norm[at] = norm;
+    }
+  }
+  __syncthreads();
+  const int page = static_cast<int>(threadIdx.x);
+  if (page < pages) {
+    float share = of_heads[page];
+    for (int head = 1; head < lists.heads; ++head) {
+      const float other = of_heads[head * kBlockPages + page];
+      share = lists.args.config.combine == GroupCombine::kMax ? fmaxf(share, other) : share + other;
+    }
+    const std::int64_t at = lists.list_at(request, list);
+    buffers.share[at * buffers.max_pages + block * kBlockPages + page] = share;
+    atomicAdd(&counts[__float_as_uint(share) >> kBucketShift], 1);
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kBuckets; i += kThreads) {
+    if (counts[i] > 0) atomicAdd(&buffers.buckets[lists.list_at(request, list) * kBuckets + i], counts[i]);
+  }
+}
+
+}  // namespace locks::cuda::select_kernels

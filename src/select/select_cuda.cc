@@ -1,0 +1,143 @@
+// The door of the selection on the GPU: checks, and the workspace.
+#include <algorithm>
+#include <string>
+
+#include "cpu/check.h"
+#include "locks/cuda.h"
+#include "select/select_launch.h"
+
+namespace locks::cuda {
+namespace {
+
+using select_kernels::Buffers;
+using select_kernels::Lists;
+
+/// Hands out aligned pieces of memory one behind the other. With null memory it only counts.
+class Cutter {
+ public:
+  explicit Cutter(std::byte* memory) : memory_(memory) {}
+  template <class T>
+  void take(T*& piece, std::int64_t count) noexcept {
+    constexpr std::size_t kAlignment = 64;
+    piece = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
+    used_ += (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  [[nodiscard]] std::size_t used() const noexcept { return used_; }
+
+ private:
+  std::byte* memory_;
+  std::size_t used_ = 0;
+};
+
+struct Sizes {
+  std::int64_t requests, lists, query_heads, parts;
+  int max_pages, capacity;
+};
+
+std::size_t cut(const Sizes& sizes, std::byte* memory, Buffers& buffers) noexcept {
+  buffers.max_blocks = (sizes.max_pages + select::kBlockPages - 1) / select::kBlockPages;
+  buffers.max_pages = buffers.max_blocks * select::kBlockPages;
+  buffers.capacity = sizes.capacity;
+  const std::int64_t lists = sizes.requests * sizes.lists;
+  const std::int64_t heads = sizes.requests * sizes.query_heads;
+  Cutter cutter(memory);
+  cutter.take(buffers.num_members, lists);  // these two first: cleared once, before the first launch
+  cutter.take(buffers.done, lists);
+  cutter.take(buffers.masses, heads * buffers.max_blocks);
+  cutter.take(buffers.block_shares, heads * buffers.max_blocks);
+  cutter.take(buffers.log_norm, heads);
+  cutter.take(buffers.share, lists * buffers.max_pages);
+  cutter.take(buffers.buckets, lists * select_kernels::kBuckets);
+  cutter.take(buffers.above, lists * buffers.max_pages / 32);
+  cutter.take(buffers.members, lists * buffers.max_pages);
+  cutter.take(buffers.part_shares, lists * sizes.capacity * sizes.parts);
+  cutter.take(buffers.left, heads * sizes.capacity);
+  return cutter.used();
+}
+
+int parts_of(const SelectConfig& config) noexcept { return kPageTokens / config.part_tokens; }
+
+void require(bool fits, const std::string& argument, const std::string& expected, const std::string& got) {
+  if (!fits) check::fail(argument, expected, got);
+}
+
+template <class T, int N>
+void check_shape(const std::string& argument, const View<T, N>& view, std::int64_t requests, std::int64_t rows) {
+  require(view.data != nullptr, argument, "device memory", "a null pointer");
+  require(view.shape[0] >= requests, argument + ".shape[0]", "at least " + std::to_string(requests) + " requests",
+          std::to_string(view.shape[0]));
+  require(view.shape[1] >= rows, argument + ".shape[1]", "at least " + std::to_string(rows), std::to_string(view.shape[1]));
+  require(view.stride[N - 1] == 1, argument + ".stride", "1 in the last axis", std::to_string(view.stride[N - 1]));
+}
+
+Lists checked(const SelectArgs& args) {
+  check_select_config(args.config);
+  Lists lists;
+  lists.args = args;
+  const auto requests = static_cast<std::int64_t>(args.context_tokens.size());
+  require(args.num_lists > 0, "num_lists", "at least 1", std::to_string(args.num_lists));
+  check_shape("log_mass", args.log_mass, requests, args.num_lists);
+  lists.query_heads = static_cast<int>(args.log_mass.shape[1]);
+  require(lists.query_heads % args.num_lists == 0, "num_lists",
+          "a divisor of query_heads = " + std::to_string(lists.query_heads), std::to_string(args.num_lists));
+  lists.heads = lists.query_heads / args.num_lists;
+  check_shape("states", args.states, requests, lists.query_heads);
+  check_shape("candidates", args.candidates, requests, args.num_lists);
+  check_shape("num_candidates", args.num_candidates, requests, args.num_lists);
+  check_shape("selected", args.selected, requests, args.num_lists);
+  check_shape("num_selected", args.num_selected, requests, args.num_lists);
+  check_shape("num_completed", args.num_completed, requests, args.num_lists);
+  check_shape("skipped_log_mass", args.skipped_log_mass, requests, lists.query_heads);
+  check_shape("coverage", args.coverage, requests, lists.query_heads);
+  if (args.completed.shape[2] > 0) check_shape("completed", args.completed, requests, args.num_lists);
+  if (args.config.part_tokens < kPageTokens) check_shape("logits", args.logits, requests, args.num_lists);
+  require(args.selected.shape[2] >= args.candidates.shape[2], "selected.shape[2]",
+          "at least candidates.shape[2] = " + std::to_string(args.candidates.shape[2]),
+          std::to_string(args.selected.shape[2]));
+  const Sizes sizes{requests,
+                    args.num_lists,
+                    lists.query_heads,
+                    parts_of(args.config),
+                    static_cast<int>(args.log_mass.shape[2]),
+                    static_cast<int>(args.candidates.shape[2])};
+  const std::size_t needed = cut(sizes, args.workspace.data(), lists.buffers);
+  require(args.workspace.data() != nullptr && args.workspace.size() >= needed, "workspace",
+          std::to_string(needed) + " bytes", std::to_string(args.workspace.size()));
+  return lists;
+}
+
+}  // namespace
+
+std::size_t select_workspace_bytes(const SelectConfig& config, const Geometry& geometry, int num_requests, int num_lists,
+                                   int max_context_tokens) noexcept {
+  Buffers buffers;
+  return cut({num_requests, num_lists, geometry.query_heads, parts_of(config), max_context_tokens / kPageTokens,
+              select_limits(config, max_context_tokens).candidate_pages},
+             nullptr, buffers);
+}
+
+void list_always(const SelectConfig& config, int min_context_tokens, std::span<const std::int32_t> context_tokens,
+                 View<SelectedPage, 2> lists, std::span<std::int32_t> num_entries, std::span<std::int32_t> scored_tokens,
+                 Stream stream) {
+  check_select_config(config);
+  if (context_tokens.empty()) return;
+  const std::string requests = "an entry for each of " + std::to_string(context_tokens.size()) + " requests";
+  require(num_entries.size() >= context_tokens.size(), "num_entries", requests, std::to_string(num_entries.size()));
+  require(scored_tokens.size() >= context_tokens.size(), "scored_tokens", requests, std::to_string(scored_tokens.size()));
+  const int least = std::max(config.budget_tokens, min_context_tokens - 1) / kPageTokens + 1;
+  require(lists.shape[1] >= least, "lists.shape[1]", "at least " + std::to_string(least), std::to_string(lists.shape[1]));
+  select_kernels::launch_list_always(config, min_context_tokens, context_tokens, lists, num_entries.data(),
+                                     scored_tokens.data(), stream);
+}
+
+void select_pages(const SelectArgs& args, Stream stream) {
+  if (args.context_tokens.empty()) return;
+  select_kernels::launch_pages(checked(args), stream);
+}
+
+void select_tokens(const SelectArgs& args, Stream stream) {
+  if (args.context_tokens.empty()) return;
+  select_kernels::launch_tokens(checked(args), stream);
+}
+
+}  // namespace locks::cuda

@@ -1,0 +1,65 @@
+// What the kernels of one selection share: the arguments, the workspace, and one list's place in both.
+#pragma once
+
+#include <cstdint>
+
+#include "locks/cuda.h"
+#include "select/counts.h"
+#include "select/share.h"
+
+namespace locks::cuda::select_kernels {
+
+using select::kBlockPages;
+using select::kInfinity;
+using select::kLanes;
+
+inline constexpr int kBuckets = 1024;  // of shares, by their leading bits: an exponent and two bits of the fraction
+inline constexpr int kBucketShift = 21;
+
+/// Cut from the workspace; sizes are maxima.
+struct Buffers {
+  int max_blocks = 0;                   // of pages
+  int max_pages = 0;                    // max_blocks * kBlockPages
+  int capacity = 0;                     // of candidates
+  select::BlockMass* masses = nullptr;  // [requests, query_heads, max_blocks]
+  float* block_shares = nullptr;        // [requests, query_heads, max_blocks]: sum of a block's shares that are skipped
+  float* log_norm = nullptr;            // [requests, query_heads]
+  float* share = nullptr;               // [requests, lists, max_pages], from the first selectable page on
+  std::int32_t* buckets = nullptr;      // [requests, lists, kBuckets]: how many shares each holds
+  std::uint32_t* above = nullptr;       // [requests, lists, max_pages / 32]: pages above the bucket of the threshold
+  std::int32_t* members = nullptr;      // [requests, lists, max_pages]: pages in that bucket, in any order
+  std::int32_t* num_members = nullptr;  // [requests, lists], 0 between launches
+  std::int32_t* done = nullptr;         // [requests, lists]: finished thread blocks, 0 between launches
+  float* part_shares = nullptr;         // [requests, lists, capacity * parts]
+  float* left = nullptr;                // [requests, query_heads, capacity]: what selected pages leave unselected
+};
+
+struct Lists {
+  SelectArgs args;
+  Buffers buffers;
+  int query_heads = 0;
+  int heads = 0;  // of a list
+
+  [[nodiscard]] constexpr AlwaysAttended always(int request) const noexcept {
+    const int tokens = args.context_tokens[request];
+    SelectConfig config = args.config;
+    if (tokens < args.min_context_tokens) config.budget_tokens = tokens;
+    return select::always_attended(config, tokens);
+  }
+  [[nodiscard]] constexpr std::int64_t list_at(int request, int list) const noexcept {
+    return std::int64_t{request} * args.num_lists + list;
+  }
+  [[nodiscard]] constexpr std::int64_t head_at(int request, int head) const noexcept {
+    return std::int64_t{request} * query_heads + head;
+  }
+  /// log_mass of a head, from the first selectable page on.
+  [[nodiscard]] constexpr const float* log_mass(int request, int head, const AlwaysAttended& always) const noexcept {
+    return args.log_mass.at(request, head, always.sink_pages);
+  }
+};
+
+[[nodiscard]] constexpr int blocks_of(const AlwaysAttended& always) noexcept {
+  return (always.selectable_pages() + kBlockPages - 1) / kBlockPages;
+}
+
+}  // namespace locks::cuda::select_kernels
