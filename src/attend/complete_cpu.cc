@@ -49,13 +49,16 @@ class Completion {
   }
 
   void run(SoftmaxStates states) {
+    for (std::size_t i = 0; i < kPagesAhead; ++i) prefetch(i);
     find_references();
     for (std::size_t i = 0; i < args_.completed.size(); ++i) {
       if (chunk_.tokens + 1 + format_.rank > kChunkTokens) flush();
-      prefetch(i + 1);
-      weigh_tokens(i);
-      weigh_rows(page_of(i));
-      decode_rows(args_.summaries.value_record(page_of(i), args_.kv_head));
+      prefetch(i + kPagesAhead);
+      const std::int64_t page = page_of(i);
+      const std::byte* const value = args_.summaries.value_record(page, args_.kv_head);
+      weigh_tokens(i, bf16_to_float(load_u16(value + values_.mean_scale_at)));
+      weigh_slopes(args_.summaries.record(page, args_.kv_head), value);
+      decode_rows(value);
       chunk_.tokens += 1 + format_.rank;
     }
     flush();
@@ -63,6 +66,10 @@ class Completion {
   }
 
  private:
+  using FourTag = hn::CappedTag<float, 4>;
+  static constexpr int kFourLanes = static_cast<int>(hn::MaxLanes(FourTag()));
+  static constexpr std::size_t kPagesAhead = 8;  // pages are far apart: each is some misses that nothing foresees
+
   [[nodiscard]] std::int64_t page_of(std::size_t entry) const {
     return args_.table.page(args_.request, args_.completed[entry].page);
   }
@@ -71,13 +78,18 @@ class Completion {
     return heads_.states + std::int64_t{head} * attend_work::state_floats(args_.head_dim);
   }
 
-  void prefetch(std::size_t entry) const {
+  // Inlined, or else GCC takes functions that only prefetch for useless and leaves the calls out.
+  HWY_INLINE void prefetch(std::size_t entry) const {
     if (entry >= args_.completed.size()) return;
     const std::int64_t page = page_of(entry);
     const std::byte* const value = args_.summaries.value_record(page, args_.kv_head);
-    for (int at = 0; at < values_.record_bytes; at += 64) __builtin_prefetch(value + at);
-    const std::byte* const record = args_.summaries.record(page, args_.kv_head);
-    for (int at = record_.coefficients_at; at < record_.mean_scale_at; at += 64) __builtin_prefetch(record + at);
+    fetch(value, values_.record_bytes);
+    fetch(args_.summaries.record(page, args_.kv_head) + record_.coefficients_at,
+          record_.mean_scale_at - record_.coefficients_at);
+  }
+  static HWY_INLINE void fetch(const std::byte* from, int bytes) {
+    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
+    __builtin_prefetch(from + bytes - 1);
   }
 
   /// Tokens [token, token + kLanes) of a mask.
@@ -104,21 +116,28 @@ class Completion {
     }
   }
 
-  void weigh_tokens(std::size_t entry) {
+  /// Weights of an entry's tokens, and their sums, which weigh its mean.
+  void weigh_tokens(std::size_t entry, float mean_scale) {
     const FloatTag df;
-    for (int head = 0; head < heads_.count; ++head) {
-      const FloatVec reference = hn::Set(df, reference_[head]);
-      FloatVec sum = hn::Zero(df);
-      for (int token = 0; token < kPageTokens; token += kLanes) {
-        const FloatVec logit = hn::LoadU(df, args_.logits.at(entry, head, token));
-        const FloatVec weight =
-            hn::IfThenElseZero(lanes_of(args_.completed[entry].mask, token), softmax_exp(df, hn::Sub(logit, reference)));
-        hn::StoreU(weight, df, token_weights_ + head * kPageTokens + token);
-        sum = hn::Add(sum, weight);
+    for (int first = 0; first < heads_.count; first += 4) {
+      const int count = std::min(4, heads_.count - first);
+      FloatVec sum[4] = {hn::Zero(df), hn::Zero(df), hn::Zero(df), hn::Zero(df)};
+      for (int i = 0; i < count; ++i) {
+        const FloatVec reference = hn::Set(df, reference_[first + i]);
+        for (int token = 0; token < kPageTokens; token += kLanes) {
+          const FloatVec logit = hn::LoadU(df, args_.logits.at(entry, first + i, token));
+          const FloatVec weight =
+              hn::IfThenElseZero(lanes_of(args_.completed[entry].mask, token), softmax_exp(df, hn::Sub(logit, reference)));
+          hn::StoreU(weight, df, token_weights_ + (first + i) * kPageTokens + token);
+          sum[i] = hn::Add(sum[i], weight);
+        }
       }
-      const float mass = hn::GetLane(hn::SumOfLanes(df, sum));
-      *sum_of(head) += mass;
-      weights_[head * kChunkTokens + chunk_.tokens] = mass;
+      float masses[4];
+      sum_lanes_of_four(sum[0], sum[1], sum[2], sum[3], masses);
+      for (int i = 0; i < count; ++i) {
+        *sum_of(first + i) += masses[i];
+        weights_[(first + i) * kChunkTokens + chunk_.tokens] = masses[i] * mean_scale;
+      }
     }
   }
 
@@ -141,20 +160,20 @@ class Completion {
 #endif
   }
 
-  /// The weights of the entry's mean and slopes, their scales included, from its tokens' weights and coefficients.
-  void weigh_rows(std::int64_t page) {
+  /// Four bf16 scales.
+  static auto load_scales(const std::byte* at) {
+    const hn::Rebind<hwy::bfloat16_t, FourTag> halves;
+    return hn::PromoteTo(FourTag(), hn::LoadU(halves, reinterpret_cast<const hwy::bfloat16_t*>(at)));
+  }
+
+  /// The weights of an entry's slopes, their scales included, from its tokens' weights and coefficients.
+  void weigh_slopes(const std::byte* record, const std::byte* value) {
     const FloatTag df;
-    const std::byte* const record = args_.summaries.record(page, args_.kv_head);
-    const std::byte* const value = args_.summaries.value_record(page, args_.kv_head);
+    const FourTag four;
     const bool token_scales = format_.coefficient_bits == 8;
-    const float mean_scale = bf16_to_float(load_u16(value + values_.mean_scale_at));
-    for (int head = 0; head < heads_.count; ++head) weights_[head * kChunkTokens + chunk_.tokens] *= mean_scale;
     for (int rank = 0; rank < format_.rank; rank += 4) {
       FloatVec coefficients[4][kPageTokens / kLanes];
-      float scales[4];
       for (int i = 0; i < 4; ++i) {
-        scales[i] = bf16_to_float(load_u16(value + values_.slope_scales_at + 2 * (rank + i)));
-        if (!token_scales) scales[i] *= bf16_to_float(load_u16(record + record_.coefficient_scales_at + 2 * (rank + i)));
         for (int token = 0; token < kPageTokens; token += kLanes) {
           coefficients[i][token / kLanes] =
               token_scales ? hn::Mul(load_signed_bytes(record + record_.coefficients_at + (rank + i) * kPageTokens + token),
@@ -162,16 +181,23 @@ class Completion {
                            : load_nibbles(record + record_.coefficients_at + (rank + i) * 8, token);
         }
       }
+      alignas(16) float scales[4];
+      for (int i = 0; i < 4; i += kFourLanes) {
+        auto scale = load_scales(value + values_.slope_scales_at + 2 * (rank + i));
+        if (!token_scales) scale = hn::Mul(scale, load_scales(record + record_.coefficient_scales_at + 2 * (rank + i)));
+        hn::Store(scale, four, scales + i);
+      }
       for (int head = 0; head < heads_.count; ++head) {
         FloatVec sum[4] = {hn::Zero(df), hn::Zero(df), hn::Zero(df), hn::Zero(df)};
         for (int token = 0; token < kPageTokens; token += kLanes) {
           const FloatVec weight = hn::LoadU(df, token_weights_ + head * kPageTokens + token);
           for (int i = 0; i < 4; ++i) sum[i] = hn::MulAdd(weight, coefficients[i][token / kLanes], sum[i]);
         }
-        float sums[4];
-        sum_lanes_of_four(sum[0], sum[1], sum[2], sum[3], sums);
         float* const out = weights_ + head * kChunkTokens + chunk_.tokens + 1 + rank;
-        for (int i = 0; i < 4; ++i) out[i] = sums[i] * scales[i];
+        sum_lanes_of_four(sum[0], sum[1], sum[2], sum[3], out);
+        for (int i = 0; i < 4; i += kFourLanes) {
+          hn::StoreU(hn::Mul(hn::LoadU(four, out + i), hn::Load(four, scales + i)), four, out + i);
+        }
       }
     }
   }

@@ -41,10 +41,15 @@ void score_tokens_as(const ScoreArgs& args, int request, int kv_head, std::span<
                      const View<float, 3>& logits) noexcept {
   const Shape shape(args.geometry.head_dim);
   const int count = static_cast<int>(page_indices.size());
+  const auto batch_at = [&](int first) HWY_ATTR {
+    return Batch(args, request, count - first, [&](int i) HWY_ATTR { return page_indices[first + i]; });
+  };
+  Batch batch = batch_at(0);
   for (int first = 0; first < count; first += kBatchPages) {
-    const Batch batch(args, request, count - first, [&](int i) HWY_ATTR { return page_indices[first + i]; });
-    score_group(args, shape, batch, {.request = request, .kv_head = kv_head, .first_page = first, .logits = &logits},
-                Ahead{});
+    const Batch next = batch_at(std::min(first + kBatchPages, count));
+    const Ahead ahead = next.pages > 0 ? Ahead{next.records, kv_head * args.summaries.head_stride} : Ahead{};
+    score_group(args, shape, batch, {.request = request, .kv_head = kv_head, .first_page = first, .logits = &logits}, ahead);
+    batch = next;
   }
 }
 
