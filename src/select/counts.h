@@ -34,8 +34,8 @@ inline constexpr double kFewFactor = 8.0;
   const int remaining = remaining_tokens(config, always);
   const int selectable = always.selectable_pages();
   if (config.part_tokens == kPageTokens) return std::min(remaining / kPageTokens, selectable);
-  const double factor =
-      remaining <= kFewTokens ? std::max(kFewFactor, double{config.candidate_factor}) : config.candidate_factor;
+  double factor = config.candidate_factor;  // no std::max with a constant here: a GPU has no address of it
+  if (remaining <= kFewTokens && factor < kFewFactor) factor = kFewFactor;
   const double pages = factor * remaining / kPageTokens;
   if (pages >= selectable) return selectable;
   const int whole = static_cast<int>(pages);

@@ -10,7 +10,7 @@ inline constexpr int kThreads = kBlockPages;
 inline constexpr int kHalfWarps = kThreads / kLanes;
 inline constexpr int kRows = kBlockPages / kLanes;  // of 16 pages: what a thread of a half-warp has of a block
 
-/// The masses of the blocks of pages; clears what the next launch counts in. Grid: blocks, sets of kHalfWarps heads,
+/// The masses of the blocks of pages; clears what the next launches count in. Grid: blocks, sets of kHalfWarps heads,
 /// requests.
 __global__ void __launch_bounds__(kThreads) block_masses(const __grid_constant__ Lists lists) {
   const int request = static_cast<int>(blockIdx.z);
@@ -21,6 +21,10 @@ __global__ void __launch_bounds__(kThreads) block_masses(const __grid_constant__
     const std::int64_t first = lists.list_at(request, 0) * kBuckets;
     for (int i = static_cast<int>(threadIdx.x); i < lists.args.num_lists * kBuckets; i += kThreads) {
       lists.buffers.buckets[first + i] = 0;
+    }
+    for (int list = static_cast<int>(threadIdx.x); list < lists.args.num_lists; list += kThreads) {
+      lists.buffers.num_members[lists.list_at(request, list)] = 0;
+      lists.buffers.done[lists.list_at(request, list)] = 0;
     }
   }
   const int lane = static_cast<int>(threadIdx.x % kLanes);

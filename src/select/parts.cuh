@@ -163,6 +163,7 @@ __global__ void __launch_bounds__(kThreads) remove_selected(const __grid_constan
     const int page = lists.args.selected(request, list, entry).page - first_page;
     if (page >= 0 && page < kBlockPages) entry_of[page] = entry;
   }
+  __syncthreads();
   float& share = buffers.share[lists.list_at(request, list) * buffers.max_pages + block * kBlockPages + own];
   const bool marked = own < pages && share == kInfinity;
   if (!__syncthreads_or(entry_of[own] >= 0 || marked)) return;

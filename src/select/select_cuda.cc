@@ -35,14 +35,12 @@ struct Sizes {
 };
 
 std::size_t cut(const Sizes& sizes, std::byte* memory, Buffers& buffers) noexcept {
-  buffers.max_blocks = (sizes.max_pages + select::kBlockPages - 1) / select::kBlockPages;
+  buffers.max_blocks = std::max(1, (sizes.max_pages + select::kBlockPages - 1) / select::kBlockPages);
   buffers.max_pages = buffers.max_blocks * select::kBlockPages;
   buffers.capacity = sizes.capacity;
   const std::int64_t lists = sizes.requests * sizes.lists;
   const std::int64_t heads = sizes.requests * sizes.query_heads;
   Cutter cutter(memory);
-  cutter.take(buffers.num_members, lists);  // these two first: cleared once, before the first launch
-  cutter.take(buffers.done, lists);
   cutter.take(buffers.masses, heads * buffers.max_blocks);
   cutter.take(buffers.block_shares, heads * buffers.max_blocks);
   cutter.take(buffers.log_norm, heads);
@@ -50,6 +48,8 @@ std::size_t cut(const Sizes& sizes, std::byte* memory, Buffers& buffers) noexcep
   cutter.take(buffers.buckets, lists * select_kernels::kBuckets);
   cutter.take(buffers.above, lists * buffers.max_pages / 32);
   cutter.take(buffers.members, lists * buffers.max_pages);
+  cutter.take(buffers.num_members, lists);
+  cutter.take(buffers.done, lists);
   cutter.take(buffers.part_shares, lists * sizes.capacity * sizes.parts);
   cutter.take(buffers.left, heads * sizes.capacity);
   return cutter.used();

@@ -28,8 +28,8 @@ struct Buffers {
   std::int32_t* buckets = nullptr;      // [requests, lists, kBuckets]: how many shares each holds
   std::uint32_t* above = nullptr;       // [requests, lists, max_pages / 32]: pages above the bucket of the threshold
   std::int32_t* members = nullptr;      // [requests, lists, max_pages]: pages in that bucket, in any order
-  std::int32_t* num_members = nullptr;  // [requests, lists], 0 between launches
-  std::int32_t* done = nullptr;         // [requests, lists]: finished thread blocks, 0 between launches
+  std::int32_t* num_members = nullptr;  // [requests, lists]; 0 between launches
+  std::int32_t* done = nullptr;         // [requests, lists]: finished thread blocks; 0 between launches
   float* part_shares = nullptr;         // [requests, lists, capacity * parts]
   float* left = nullptr;                // [requests, query_heads, capacity]: what selected pages leave unselected
 };
