@@ -12,6 +12,7 @@
 #include <string>
 
 #include "locks/attend.h"
+#include "locks/decode.h"
 #include "locks/page_summary.h"
 #include "locks/paged_cache.h"
 #include "locks/score.h"
@@ -131,5 +132,13 @@ struct CompletionArgs {
 };
 [[nodiscard]] std::size_t completion_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists) noexcept;
 void complete(const CompletionArgs& args, SoftmaxStates states, Stream stream);
+
+/// One decode step of one layer, composed of the stages. `plan.limits().max_threads` plays no part.
+[[nodiscard]] std::size_t decode_workspace_bytes(const DecodePlan& plan) noexcept;
+/// Queues the step. The tables' shapes are at most the plan's limits; lengths are read on the device, and what exceeds
+/// `plan.limits().max_context_tokens` there is a caller's fault that nobody sees. `out` [requests, query_heads, head_dim];
+/// `reports` has one entry per request, or none; `workspace` is 64-byte aligned.
+void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out, std::span<DecodeReport> reports,
+         std::span<std::byte> workspace, Stream stream);
 
 }  // namespace locks::cuda

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "cpu/check.h"
+#include "cuda/cutter.h"
 #include "locks/cuda.h"
 #include "select/select_launch.h"
 
@@ -11,23 +12,6 @@ namespace {
 
 using select_kernels::Buffers;
 using select_kernels::Lists;
-
-/// Hands out aligned pieces of memory one behind the other. With null memory it only counts.
-class Cutter {
- public:
-  explicit Cutter(std::byte* memory) : memory_(memory) {}
-  template <class T>
-  void take(T*& piece, std::int64_t count) noexcept {
-    constexpr std::size_t kAlignment = 64;
-    piece = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
-    used_ += (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  [[nodiscard]] std::size_t used() const noexcept { return used_; }
-
- private:
-  std::byte* memory_;
-  std::size_t used_ = 0;
-};
 
 struct Sizes {
   std::int64_t requests, lists, query_heads, parts;
@@ -41,17 +25,17 @@ std::size_t cut(const Sizes& sizes, std::byte* memory, Buffers& buffers) noexcep
   const std::int64_t lists = sizes.requests * sizes.lists;
   const std::int64_t heads = sizes.requests * sizes.query_heads;
   Cutter cutter(memory);
-  cutter.take(buffers.masses, heads * buffers.max_blocks);
-  cutter.take(buffers.block_shares, heads * buffers.max_blocks);
-  cutter.take(buffers.log_norm, heads);
-  cutter.take(buffers.share, lists * buffers.max_pages);
-  cutter.take(buffers.buckets, lists * select_kernels::kBuckets);
-  cutter.take(buffers.above, lists * buffers.max_pages / 32);
-  cutter.take(buffers.members, lists * buffers.max_pages);
-  cutter.take(buffers.num_members, lists);
-  cutter.take(buffers.done, lists);
-  cutter.take(buffers.part_shares, lists * sizes.capacity * sizes.parts);
-  cutter.take(buffers.left, heads * sizes.capacity);
+  buffers.masses = cutter.take<select::BlockMass>(heads * buffers.max_blocks);
+  buffers.block_shares = cutter.take<float>(heads * buffers.max_blocks);
+  buffers.log_norm = cutter.take<float>(heads);
+  buffers.share = cutter.take<float>(lists * buffers.max_pages);
+  buffers.buckets = cutter.take<std::int32_t>(lists * select_kernels::kBuckets);
+  buffers.above = cutter.take<std::uint32_t>(lists * buffers.max_pages / 32);
+  buffers.members = cutter.take<std::int32_t>(lists * buffers.max_pages);
+  buffers.num_members = cutter.take<std::int32_t>(lists);
+  buffers.done = cutter.take<std::int32_t>(lists);
+  buffers.part_shares = cutter.take<float>(lists * sizes.capacity * sizes.parts);
+  buffers.left = cutter.take<float>(heads * sizes.capacity);
   return cutter.used();
 }
 

@@ -1,0 +1,242 @@
+// One decode step on the GPU: the stages in a row, over one workspace.
+#include <algorithm>
+#include <string>
+
+#include "cpu/check.h"
+#include "cuda/cutter.h"
+#include "decode/buffers.h"
+#include "decode/report_cuda.h"
+#include "locks/cuda.h"
+
+namespace locks::cuda {
+namespace {
+
+/// The workspace, cut for the plan's limits.
+struct Buffers {
+  SoftmaxStates states;
+  std::span<std::byte> attend_workspace;
+  std::span<std::byte> select_workspace;
+  std::span<std::byte> completion_workspace;
+  View<SelectedPage, 2> always_lists;
+  std::span<std::int32_t> num_always;
+  std::span<std::int32_t> scored_tokens;
+  View<float, 3> log_mass;
+  View<std::int32_t, 3> candidates;
+  View<std::int32_t, 2> num_candidates;
+  View<float, 5> logits;
+  View<SelectedPage, 3> selected;
+  View<std::int32_t, 2> num_selected;
+  View<SelectedPage, 3> completed;
+  View<std::int32_t, 2> num_completed;
+  View<float, 2> skipped_log_mass;
+  View<float, 2> coverage;
+  std::size_t bytes = 0;
+};
+
+/// Whether any context that the plan allows is not attended whole.
+bool selects(const DecodePlan& plan) noexcept {
+  return !decode::always_of(plan, plan.limits().max_context_tokens).everything;
+}
+
+Buffers cut(const DecodePlan& plan, std::byte* memory) noexcept {
+  const Geometry& geometry = plan.geometry();
+  const SelectConfig& select = plan.config().select;
+  const int requests = plan.limits().max_requests;
+  const int lists = decode::num_lists(plan);
+  const int context = plan.limits().max_context_tokens;
+  Buffers out;
+  Cutter cutter(memory);
+  const auto take_bytes = [&](std::size_t bytes) {
+    return std::span(cutter.take<std::byte>(static_cast<std::int64_t>(bytes)), bytes);
+  };
+  out.states = cutter.take_view<float>(requests, geometry.query_heads, 2 + geometry.head_dim);
+  out.attend_workspace = take_bytes(std::max(attend_workspace_bytes(geometry, requests, geometry.kv_heads),
+                                             attend_workspace_bytes(geometry, requests, lists)));
+  if (selects(plan)) {
+    const SelectLimits limits = select_limits(select, context);
+    const int pages = context / kPageTokens;
+    const int whole = std::min(context, std::max(select.budget_tokens, plan.config().min_context_tokens - 1));
+    const bool parts = select.part_tokens < kPageTokens;
+    out.select_workspace = take_bytes(select_workspace_bytes(select, geometry, requests, lists, context));
+    out.completion_workspace = take_bytes(completion_workspace_bytes(geometry, requests, lists));
+    out.always_lists = cutter.take_view<SelectedPage>(requests, whole / kPageTokens + 1);
+    out.num_always = {cutter.take<std::int32_t>(requests), static_cast<std::size_t>(requests)};
+    out.scored_tokens = {cutter.take<std::int32_t>(requests), static_cast<std::size_t>(requests)};
+    out.log_mass = cutter.take_view<float>(requests, geometry.query_heads, pages);
+    out.candidates = cutter.take_view<std::int32_t>(requests, lists, limits.candidate_pages);
+    out.num_candidates = cutter.take_view<std::int32_t>(requests, lists);
+    out.logits = cutter.take_view<float>(requests, lists, parts ? limits.candidate_pages : 0, geometry.query_heads / lists,
+                                         kPageTokens);
+    out.selected = cutter.take_view<SelectedPage>(requests, lists, limits.candidate_pages);
+    out.num_selected = cutter.take_view<std::int32_t>(requests, lists);
+    out.completed = cutter.take_view<SelectedPage>(requests, lists, limits.completed_pages);
+    out.num_completed = cutter.take_view<std::int32_t>(requests, lists);
+    out.skipped_log_mass = cutter.take_view<float>(requests, geometry.query_heads);
+    out.coverage = cutter.take_view<float>(requests, geometry.query_heads);
+  }
+  out.bytes = cutter.used();
+  return out;
+}
+
+/// Of the plan's requests, those that this step has.
+template <class T, int N>
+View<T, N> first_requests(View<T, N> view, std::size_t requests) noexcept {
+  view.shape[0] = static_cast<std::int64_t>(requests);
+  return view;
+}
+
+void require(bool fits, const std::string& argument, const std::string& expected, const std::string& got) {
+  if (!fits) check::fail(argument, expected, got);
+}
+
+/// What the stages do not check themselves: that the step fits the plan.
+void check_step(const DecodePlan& plan, const DecodeInputs& inputs, const View<float, 3>& out,
+                std::span<const DecodeReport> reports, std::size_t workspace_bytes, const Buffers& buffers) {
+  const int requests = inputs.table.num_requests();
+  require(requests <= plan.limits().max_requests, "table.context_tokens.size()",
+          "at most max_requests = " + std::to_string(plan.limits().max_requests), std::to_string(requests));
+  const Geometry& geometry = plan.geometry();
+  check::view("queries", inputs.queries, {requests, geometry.query_heads, geometry.head_dim},
+              "[requests, query_heads, head_dim]");
+  check::view("out", out, {requests, geometry.query_heads, geometry.head_dim}, "[requests, query_heads, head_dim]");
+  require(reports.empty() || reports.size() >= static_cast<std::size_t>(requests), "reports",
+          "none, or one for each of " + std::to_string(requests) + " requests", std::to_string(reports.size()));
+  require(workspace_bytes >= buffers.bytes, "workspace", std::to_string(buffers.bytes) + " bytes",
+          std::to_string(workspace_bytes));
+  if (!selects(plan)) return;
+  const SummaryFormat* const format = inputs.summaries.format;
+  require(format != nullptr && format->id == plan.config().format->id, "summaries.format",
+          std::string(plan.config().format->name) + " as planned",
+          format == nullptr ? "a null pointer" : std::string(format->name));
+  require(!(plan.config().select.completion_fraction > 0.0F) || inputs.summaries.value_data != nullptr,
+          "summaries.value_data", "the value part, for completion", "a null pointer");
+}
+
+class Step {
+ public:
+  Step(const DecodePlan& plan, const DecodeInputs& inputs, const Buffers& buffers, Stream stream)
+      : plan_(plan), inputs_(inputs), buffers_(buffers), stream_(stream), lists_(decode::num_lists(plan)) {}
+
+  void attend_whole() const { attend(attend_args(plan_.geometry().kv_heads, {}, {}), states(), false, stream_); }
+
+  void select_and_attend() const {
+    const DecodeConfig& config = plan_.config();
+    const auto requests = inputs_.table.context_tokens.size();
+    const std::int64_t kv_heads = plan_.geometry().kv_heads;
+    list_always(config.select, config.min_context_tokens, inputs_.table.context_tokens, buffers_.always_lists,
+                buffers_.num_always, buffers_.scored_tokens, stream_);
+    // All KV heads of a request share one list.
+    const View<SelectedPage, 2>& always = buffers_.always_lists;
+    attend(attend_args(
+               plan_.geometry().kv_heads,
+               {always.data, {static_cast<std::int64_t>(requests), kv_heads, always.shape[1]}, {always.stride[0], 0, 1}},
+               {buffers_.num_always.data(), {static_cast<std::int64_t>(requests), kv_heads}, {1, 0}}),
+           states(), false, stream_);
+    score({plan_.geometry(),
+           inputs_.queries,
+           inputs_.summaries,
+           scored_table(),
+           first_requests(buffers_.log_mass, requests),
+           {}},
+          stream_);
+    const SelectArgs select = select_args();
+    select_pages(select, stream_);
+    if (config.select.part_tokens < kPageTokens) {
+      score_tokens({plan_.geometry(), inputs_.queries, inputs_.summaries, scored_table(), lists_, select.candidates,
+                    select.num_candidates, first_requests(buffers_.logits, requests)},
+                   stream_);
+    }
+    select_tokens(select, stream_);
+    attend(attend_args(lists_, select.selected, select.num_selected), states(), true, stream_);
+    if (buffers_.completed.shape[2] > 0) {
+      complete({plan_.geometry(), inputs_.queries, inputs_.summaries, scored_table(), lists_, select.completed,
+                select.num_completed, select.skipped_log_mass, buffers_.completion_workspace},
+               states(), stream_);
+    }
+  }
+
+  void finish_into(View<float, 3> out) const { finish(states(), out, stream_); }
+
+  void report(std::span<DecodeReport> reports, bool any_selects) const {
+    const Geometry& geometry = plan_.geometry();
+    ReportArgs args;
+    args.select = plan_.config().select;
+    args.min_context_tokens = plan_.config().min_context_tokens;
+    args.context_tokens = inputs_.table.context_tokens;
+    args.num_lists = lists_;
+    args.kv_heads = geometry.kv_heads;
+    args.selects = any_selects;
+    args.selected = buffers_.selected;
+    args.num_selected = buffers_.num_selected;
+    args.num_completed = buffers_.num_completed;
+    args.coverage = buffers_.coverage;
+    args.token_bytes = row_bytes(inputs_.keys.dtype, geometry.head_dim) + row_bytes(inputs_.values.dtype, geometry.head_dim);
+    args.record_bytes = record_layout(*plan_.config().format, geometry.head_dim).record_bytes;
+    args.value_record_bytes = value_layout(*plan_.config().format, geometry.head_dim).record_bytes;
+    args.reports = reports;
+    launch_report(args, stream_);
+  }
+
+ private:
+  [[nodiscard]] SoftmaxStates states() const { return first_requests(buffers_.states, inputs_.table.context_tokens.size()); }
+  /// Pages that are always attended are not scored, but for the sink.
+  [[nodiscard]] PageTable scored_table() const {
+    PageTable table = inputs_.table;
+    table.context_tokens = buffers_.scored_tokens.first(table.context_tokens.size());
+    return table;
+  }
+  [[nodiscard]] AttendArgs attend_args(int num_lists, View<const SelectedPage, 3> selected,
+                                       View<const std::int32_t, 2> num_selected) const {
+    return {plan_.geometry(), inputs_.queries, inputs_.keys, inputs_.values,           inputs_.table,
+            num_lists,        selected,        num_selected, buffers_.attend_workspace};
+  }
+  [[nodiscard]] SelectArgs select_args() const {
+    const auto requests = inputs_.table.context_tokens.size();
+    SelectArgs args;
+    args.config = plan_.config().select;
+    args.min_context_tokens = plan_.config().min_context_tokens;
+    args.context_tokens = inputs_.table.context_tokens;
+    args.num_lists = lists_;
+    args.log_mass = first_requests(buffers_.log_mass, requests);
+    args.states = states();
+    args.logits = first_requests(buffers_.logits, requests);
+    args.candidates = first_requests(buffers_.candidates, requests);
+    args.num_candidates = first_requests(buffers_.num_candidates, requests);
+    args.selected = first_requests(buffers_.selected, requests);
+    args.num_selected = first_requests(buffers_.num_selected, requests);
+    args.completed = first_requests(buffers_.completed, requests);
+    args.num_completed = first_requests(buffers_.num_completed, requests);
+    args.skipped_log_mass = first_requests(buffers_.skipped_log_mass, requests);
+    args.coverage = first_requests(buffers_.coverage, requests);
+    args.workspace = buffers_.select_workspace;
+    return args;
+  }
+
+  const DecodePlan& plan_;
+  const DecodeInputs& inputs_;
+  const Buffers& buffers_;
+  Stream stream_;
+  int lists_;
+};
+
+}  // namespace
+
+std::size_t decode_workspace_bytes(const DecodePlan& plan) noexcept { return cut(plan, nullptr).bytes; }
+
+void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out, std::span<DecodeReport> reports,
+         std::span<std::byte> workspace, Stream stream) {
+  if (inputs.table.num_requests() == 0) return;
+  const Buffers buffers = cut(plan, workspace.data());
+  check_step(plan, inputs, out, reports, workspace.size(), buffers);
+  const Step step(plan, inputs, buffers, stream);
+  const bool any_selects = selects(plan);
+  if (any_selects) {
+    step.select_and_attend();
+  } else {
+    step.attend_whole();
+  }
+  step.finish_into(out);
+  if (!reports.empty()) step.report(reports, any_selects);
+}
+
+}  // namespace locks::cuda
