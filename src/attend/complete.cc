@@ -8,7 +8,7 @@ std::size_t complete_scratch_floats(int head_dim, int heads) noexcept {
   const auto count = static_cast<std::size_t>(heads);
   const auto rows = static_cast<std::size_t>(attend_work::kChunkTokens);
   const auto state = static_cast<std::size_t>(attend_work::state_floats(head_dim));
-  return count * state + rows * static_cast<std::size_t>(head_dim) + count * (rows + kPageTokens + 2);
+  return count * state + rows * static_cast<std::size_t>(head_dim) + count * (rows + 2);
 }
 
 void complete(const CompleteArgs& args, SoftmaxStates states, Target target) {

@@ -37,8 +37,7 @@ class Completion {
     heads_ = {heads, args.head_dim, 1.0F, nullptr, 0, args.scratch.data()};
     rows_ = heads_.states + states;
     weights_ = rows_ + kChunkTokens * args.head_dim;
-    token_weights_ = weights_ + heads * kChunkTokens;
-    reference_ = token_weights_ + heads * kPageTokens;
+    reference_ = weights_ + heads * kChunkTokens;
     ones_ = reference_ + heads;
     std::fill_n(heads_.states, states, 0.0F);
     std::fill_n(ones_, heads, 1.0F);
@@ -56,8 +55,8 @@ class Completion {
       prefetch(i + kPagesAhead);
       const std::int64_t page = page_of(i);
       const std::byte* const value = args_.summaries.value_record(page, args_.kv_head);
-      weigh_tokens(i, bf16_to_float(load_u16(value + values_.mean_scale_at)));
-      weigh_slopes(args_.summaries.record(page, args_.kv_head), value);
+      const std::byte* const record = args_.summaries.record(page, args_.kv_head);
+      for_each_tile(heads_.count, [&]<int kHeads>(int first) HWY_ATTR { weigh_rows<kHeads>(i, first, record, value); });
       decode_rows(value);
       chunk_.tokens += 1 + format_.rank;
     }
@@ -101,44 +100,24 @@ class Completion {
 
   void find_references() {
     const FloatTag df;
-    const FloatVec none = hn::Set(df, -std::numeric_limits<float>::infinity());
-    for (int head = 0; head < heads_.count; ++head) {
-      FloatVec largest = none;
+    constexpr float kNone = -std::numeric_limits<float>::infinity();
+    for_each_tile(heads_.count, [&]<int kHeads>(int first) HWY_ATTR {
+      FloatVec largest[kHeads];
+      for (FloatVec& of_head : largest) of_head = hn::Set(df, kNone);
       for (std::size_t i = 0; i < args_.completed.size(); ++i) {
         for (int token = 0; token < kPageTokens; token += kLanes) {
-          const FloatVec logit = hn::LoadU(df, args_.logits.at(i, head, token));
-          const auto counts = hn::And(lanes_of(args_.completed[i].mask, token), hn::Gt(logit, largest));
-          largest = hn::IfThenElse(counts, logit, largest);
+          const auto inside = lanes_of(args_.completed[i].mask, token);
+          for (int head = 0; head < kHeads; ++head) {
+            const FloatVec logit = hn::LoadU(df, args_.logits.at(i, first + head, token));
+            largest[head] = hn::IfThenElse(hn::And(inside, hn::Gt(logit, largest[head])), logit, largest[head]);
+          }
         }
       }
-      const float max = hn::GetLane(hn::MaxOfLanes(df, largest));
-      reference_[head] = max == -std::numeric_limits<float>::infinity() ? 0.0F : max;
-    }
-  }
-
-  /// Weights of an entry's tokens, and their sums, which weigh its mean.
-  void weigh_tokens(std::size_t entry, float mean_scale) {
-    const FloatTag df;
-    for (int first = 0; first < heads_.count; first += 4) {
-      const int count = std::min(4, heads_.count - first);
-      FloatVec sum[4] = {hn::Zero(df), hn::Zero(df), hn::Zero(df), hn::Zero(df)};
-      for (int i = 0; i < count; ++i) {
-        const FloatVec reference = hn::Set(df, reference_[first + i]);
-        for (int token = 0; token < kPageTokens; token += kLanes) {
-          const FloatVec logit = hn::LoadU(df, args_.logits.at(entry, first + i, token));
-          const FloatVec weight =
-              hn::IfThenElseZero(lanes_of(args_.completed[entry].mask, token), softmax_exp(df, hn::Sub(logit, reference)));
-          hn::StoreU(weight, df, token_weights_ + (first + i) * kPageTokens + token);
-          sum[i] = hn::Add(sum[i], weight);
-        }
+      for (int head = 0; head < kHeads; ++head) {
+        const float max = hn::GetLane(hn::MaxOfLanes(df, largest[head]));
+        reference_[first + head] = max == kNone ? 0.0F : max;
       }
-      float masses[4];
-      sum_lanes_of_four(sum[0], sum[1], sum[2], sum[3], masses);
-      for (int i = 0; i < count; ++i) {
-        *sum_of(first + i) += masses[i];
-        weights_[(first + i) * kChunkTokens + chunk_.tokens] = masses[i] * mean_scale;
-      }
-    }
+    });
   }
 
   /// Tokens [token, token + kLanes) of a rank with 4-bit coefficients, less their scale.
@@ -166,10 +145,31 @@ class Completion {
     return hn::PromoteTo(FourTag(), hn::LoadU(halves, reinterpret_cast<const hwy::bfloat16_t*>(at)));
   }
 
-  /// The weights of an entry's slopes, their scales included, from its tokens' weights and coefficients.
-  void weigh_slopes(const std::byte* record, const std::byte* value) {
+  /// Weights of an entry's rows, their scales included: of the mean, the sum of its tokens' weights; of a slope, the sum of
+  /// their products with the coefficients.
+  template <int kHeads>
+  HWY_INLINE void weigh_rows(std::size_t entry, int first_head, const std::byte* record, const std::byte* value) {
     const FloatTag df;
     const FourTag four;
+    FloatVec weights[kHeads][kPageTokens / kLanes];
+    FloatVec sum[4] = {hn::Zero(df), hn::Zero(df), hn::Zero(df), hn::Zero(df)};
+    for (int token = 0; token < kPageTokens; token += kLanes) {
+      const auto inside = lanes_of(args_.completed[entry].mask, token);
+      for (int head = 0; head < kHeads; ++head) {
+        const FloatVec logit = hn::LoadU(df, args_.logits.at(entry, first_head + head, token));
+        const FloatVec reference = hn::Set(df, reference_[first_head + head]);
+        weights[head][token / kLanes] = hn::IfThenElseZero(inside, softmax_exp(df, hn::Sub(logit, reference)));
+        sum[head] = hn::Add(sum[head], weights[head][token / kLanes]);
+      }
+    }
+    float masses[4];
+    sum_lanes_of_four(sum[0], sum[1], sum[2], sum[3], masses);
+    float* const out = weights_ + first_head * kChunkTokens + chunk_.tokens;
+    const float mean_scale = bf16_to_float(load_u16(value + values_.mean_scale_at));
+    for (int head = 0; head < kHeads; ++head) {
+      *sum_of(first_head + head) += masses[head];
+      out[head * kChunkTokens] = masses[head] * mean_scale;
+    }
     const bool token_scales = format_.coefficient_bits == 8;
     for (int rank = 0; rank < format_.rank; rank += 4) {
       FloatVec coefficients[4][kPageTokens / kLanes];
@@ -187,16 +187,17 @@ class Completion {
         if (!token_scales) scale = hn::Mul(scale, load_scales(record + record_.coefficient_scales_at + 2 * (rank + i)));
         hn::Store(scale, four, scales + i);
       }
-      for (int head = 0; head < heads_.count; ++head) {
-        FloatVec sum[4] = {hn::Zero(df), hn::Zero(df), hn::Zero(df), hn::Zero(df)};
-        for (int token = 0; token < kPageTokens; token += kLanes) {
-          const FloatVec weight = hn::LoadU(df, token_weights_ + head * kPageTokens + token);
-          for (int i = 0; i < 4; ++i) sum[i] = hn::MulAdd(weight, coefficients[i][token / kLanes], sum[i]);
+      for (int head = 0; head < kHeads; ++head) {
+        for (int i = 0; i < 4; ++i) {
+          sum[i] = hn::Mul(weights[head][0], coefficients[i][0]);
+          for (int v = 1; v < kPageTokens / kLanes; ++v) {
+            sum[i] = hn::MulAdd(weights[head][v], coefficients[i][v], sum[i]);
+          }
         }
-        float* const out = weights_ + head * kChunkTokens + chunk_.tokens + 1 + rank;
-        sum_lanes_of_four(sum[0], sum[1], sum[2], sum[3], out);
+        float* const of_ranks = out + head * kChunkTokens + 1 + rank;
+        sum_lanes_of_four(sum[0], sum[1], sum[2], sum[3], of_ranks);
         for (int i = 0; i < 4; i += kFourLanes) {
-          hn::StoreU(hn::Mul(hn::LoadU(four, out + i), hn::Load(four, scales + i)), four, out + i);
+          hn::StoreU(hn::Mul(hn::LoadU(four, of_ranks + i), hn::Load(four, scales + i)), four, of_ranks + i);
         }
       }
     }
@@ -219,14 +220,16 @@ class Completion {
     const FloatTag df;
     const hn::RebindToSigned<FloatTag> di;
     const hn::Rebind<std::uint8_t, FloatTag> bytes;
-    float* row = rows_ + std::int64_t{chunk_.tokens} * args_.head_dim;
-    for (int dim = 0; dim < args_.head_dim; dim += kLanes) {
+    const int head_dim = args_.head_dim;
+    const int ranks = format_.rank;
+    float* row = rows_ + std::int64_t{chunk_.tokens} * head_dim;
+    for (int dim = 0; dim < head_dim; dim += kLanes) {
       hn::StoreU(load_signed_bytes(value + values_.mean_at + dim), df, row + dim);
     }
-    const int quarter = args_.head_dim / 4;  // dimensions that stand in the same bits of their bytes
+    const int quarter = head_dim / 4;  // dimensions that stand in the same bits of their bytes
     const auto* codes = reinterpret_cast<const std::uint8_t*>(value) + values_.slopes_at;
-    for (int rank = 0; rank < format_.rank; ++rank, codes += quarter) {
-      row += args_.head_dim;
+    for (int rank = 0; rank < ranks; ++rank, codes += quarter) {
+      row += head_dim;
       for (int next = 0; next < quarter; next += kLanes) {
         const int at = std::min(next, quarter - kLanes);  // the last lanes may be written twice
         const auto four = hn::PromoteTo(di, hn::LoadU(bytes, codes + at));
@@ -240,7 +243,8 @@ class Completion {
   }
 
   void flush() {
-    if (chunk_.tokens > 0) chunk_values<DType::kF32>(chunk_, 0, ValueScales{}, Ahead{}, heads_, weights_, ones_);
+    ValueScales unused;
+    if (chunk_.tokens > 0) chunk_values<DType::kF32>(chunk_, 0, unused, Ahead{}, heads_, weights_, ones_);
     chunk_.tokens = 0;
   }
 
@@ -262,11 +266,10 @@ class Completion {
   const ValueLayout values_;
   Heads heads_;
   Chunk chunk_;
-  float* rows_ = nullptr;           // [kChunkTokens, head_dim]
-  float* weights_ = nullptr;        // [heads, kChunkTokens], of the rows
-  float* token_weights_ = nullptr;  // [heads, 16]
-  float* reference_ = nullptr;      // [heads]
-  float* ones_ = nullptr;           // [heads]
+  float* rows_ = nullptr;       // [kChunkTokens, head_dim]
+  float* weights_ = nullptr;    // [heads, kChunkTokens], of the rows
+  float* reference_ = nullptr;  // [heads]
+  float* ones_ = nullptr;       // [heads]
 };
 
 void complete_cpu(const CompleteArgs& args, SoftmaxStates states) { Completion(args).run(states); }
