@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench_cases.h"
+#include "bench_device.h"
 #include "common.h"
 
 namespace locks::cli {
@@ -20,6 +21,7 @@ struct Settings {
   std::vector<std::string> targets;
   std::string filter;
   std::string json_path;
+  std::string device = "cpu";
   double seconds = 1.5;
   bool quick = false;
 };
@@ -167,6 +169,11 @@ void add_bench(CLI::App& app, int& exit_code) {
   options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const auto list = std::make_shared<bool>(false);
 
+  command
+      ->add_option("--device", settings->device,
+                   "Where: with cuda, of the options below only --filter, --json and --list count")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   command->add_option("--threads", options.threads, "Threads")->check(whole_number(1, 1024))->capture_default_str();
   add_target_option(*command, settings->targets, "CPU targets (default: the active one)");
   command->add_option("--filter", settings->filter, "Only measurements with this in their name");
@@ -193,6 +200,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_flag("--quick", settings->quick, "Three rounds of each measurement, whatever the noise");
   command->add_flag("--list", *list, "Print the names of the measurements and measure nothing");
   command->callback([settings, list, &exit_code] {
+    if (settings->device == "cuda") {
+      exit_code = run_cuda_bench({settings->filter, settings->json_path, *list});
+      return;
+    }
     if (*list) {
       settings->options.targets.assign(1, active_target());
       for (const BenchCase& item : chosen_cases(*settings)) fmt::print("{}\n", item.name);

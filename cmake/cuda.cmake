@@ -39,8 +39,9 @@ add_library(locks_cuda STATIC ${LOCKS_CUDA_SOURCES})
 add_library(locks::cuda ALIAS locks_cuda)
 target_include_directories(locks_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
 target_link_libraries(locks_cuda PUBLIC locks PRIVATE CUDA::cudart_static)
-# constexpr functions of the shared headers run on the device too. ptxas prints registers and spills.
+# constexpr functions of the shared headers run on the device too. ptxas prints every kernel's registers; a kernel that
+# spills or needs local memory does not compile.
 target_compile_options(locks_cuda PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda -Xptxas=-v -Xcompiler=-Wall,-Wextra>)
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda -Xptxas=-v,--warn-on-spills,--warn-on-local-memory-usage,--warning-as-error -Xcompiler=-Wall,-Wextra>)
 # The selection must have the bits of the CPU: no fused multiply-adds.
 set_source_files_properties(src/select/select.cu PROPERTIES COMPILE_OPTIONS "-fmad=false")

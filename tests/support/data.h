@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "locks/locks.h"
@@ -30,6 +31,8 @@ class CacheData {
   CacheData(DType dtype, Layout layout, int num_pages, int kv_heads, int head_dim, int block_tokens, Content content,
             std::uint64_t seed);
   [[nodiscard]] const PagedCache& view() const { return view_; }
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }     // what view().data points to
+  [[nodiscard]] std::span<const std::int32_t> slots() const { return slots_; }  // and view().page_slots
   [[nodiscard]] float value(std::int64_t page, int token, int head, int dim) const;
   void set_value(std::int64_t page, int token, int head, int dim, float value);  // not for q8_0
 

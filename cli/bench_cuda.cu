@@ -1,0 +1,287 @@
+#include "bench_cuda.h"
+
+#include "bench_cuda_memory.cuh"
+
+namespace locks::cli {
+namespace {
+
+using namespace cuda_bench;
+
+constexpr int kLaunches = 20;  // of a graph
+constexpr double kRotatedBytes =
+    6e8;  // what the launches of a graph have read before they come back: ten times an H200's L2
+
+/// A cache of one layer, its summaries, and shuffled tables for several batches that share no page.
+class Layer {
+ public:
+  Layer(Geometry geometry, const SummaryFormat& format, int requests, int context_tokens, double bytes_per_step)
+      : geometry_(geometry),
+        format_(format),
+        requests_(requests),
+        context_tokens_(context_tokens),
+        pages_((context_tokens + kPageTokens - 1) / kPageTokens),
+        batches_(std::clamp(static_cast<int>(kRotatedBytes / bytes_per_step) + 1, 2, kLaunches)),
+        num_pages_(std::int64_t{batches_} * requests * pages_),
+        records_(
+            static_cast<std::size_t>(cuda::summary_bytes(format, geometry.head_dim, geometry.kv_heads, num_pages_, true))),
+        keys_(static_cast<std::size_t>(num_pages_ * page_bytes())),
+        values_(static_cast<std::size_t>(num_pages_ * page_bytes())),
+        tables_(shuffled(num_pages_)),
+        contexts_(std::vector<std::int32_t>(static_cast<std::size_t>(requests), context_tokens)),
+        queries_(static_cast<std::size_t>(requests) * geometry.query_heads * geometry.head_dim),
+        out_(static_cast<std::size_t>(requests) * geometry.query_heads * geometry.head_dim) {
+    for (const Array<std::byte>* rows : {&keys_, &values_}) {
+      fill_rows<<<1024, 256>>>(reinterpret_cast<std::uint32_t*>(rows->data()), rows->span().size() / 4, 1);
+    }
+    std::vector<float> queries(queries_.span().size());
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    for (float& value : queries) value = normal(random);
+    check(cudaMemcpy(queries_.data(), queries.data(), queries.size() * sizeof(float), cudaMemcpyHostToDevice));
+    store_ = cuda::make_store(format, geometry.head_dim, geometry.kv_heads, num_pages_, true, records_.data());
+    const RecordLayout at = record_layout(format, geometry.head_dim);
+    const int scales_at = format.basis_has_scales ? at.basis_scales_at : at.coefficient_scales_at;
+    fill_records<<<4096, 128>>>(store_.data, num_pages_ * geometry.kv_heads, store_.head_stride, scales_at, at.format_at,
+                                static_cast<std::uint8_t>(format.id), at.format_at);
+    const ValueLayout value_at = value_layout(format, geometry.head_dim);
+    fill_records<<<4096, 128>>>(store_.value_data, num_pages_ * geometry.kv_heads, store_.value_head_stride,
+                                value_at.slope_scales_at, value_at.record_bytes, 0, -1);
+    check(cudaDeviceSynchronize());
+  }
+
+  [[nodiscard]] PagedCache cache(const Array<std::byte>& rows) const {
+    PagedCache cache;
+    cache.data = rows.data();
+    cache.dtype = DType::kBF16;
+    cache.num_pages = num_pages_;
+    cache.head_stride = std::int64_t{2} * geometry_.head_dim;
+    cache.token_stride = cache.head_stride * geometry_.kv_heads;
+    cache.block_stride = cache.token_stride * kPageTokens;
+    return cache;
+  }
+  [[nodiscard]] DecodeInputs inputs(int launch) const {
+    DecodeInputs inputs;
+    inputs.queries = contiguous<const float>(queries_.data(), requests_, geometry_.query_heads, geometry_.head_dim);
+    inputs.keys = cache(keys_);
+    inputs.values = cache(values_);
+    inputs.summaries = store_;
+    const std::int64_t first = std::int64_t{launch % batches_} * requests_ * pages_;
+    inputs.table = {contiguous<const std::int32_t>(tables_.data() + first, requests_, pages_), kPageTokens,
+                    contexts_.span()};
+    return inputs;
+  }
+  [[nodiscard]] View<float, 3> out() const {
+    return contiguous(out_.data(), requests_, geometry_.query_heads, geometry_.head_dim);
+  }
+  [[nodiscard]] std::int64_t page_bytes() const {
+    return std::int64_t{2} * geometry_.head_dim * geometry_.kv_heads * kPageTokens;
+  }
+
+  /// Times steps of a plan.
+  [[nodiscard]] double decode_us(const DecodeConfig& config) const {
+    const DecodePlan plan(config, geometry_, {requests_, context_tokens_, 1});
+    const Array<std::byte> workspace(cuda::decode_workspace_bytes(plan));
+    return graph_us(kLaunches,
+                    [&](int i, cudaStream_t stream) { cuda::run(plan, inputs(i), out(), {}, workspace.span(), stream); });
+  }
+  [[nodiscard]] double dense_us() const {
+    DecodeConfig config;
+    config.format = &format_;
+    config.min_context_tokens = context_tokens_ + 1;
+    return decode_us(config);
+  }
+  [[nodiscard]] double score_us() const {
+    const Array<float> log_mass(static_cast<std::size_t>(requests_) * geometry_.query_heads * pages_);
+    return graph_us(kLaunches, [&](int i, cudaStream_t stream) {
+      const DecodeInputs from = inputs(i);
+      cuda::score({geometry_,
+                   from.queries,
+                   store_,
+                   from.table,
+                   contiguous(log_mass.data(), requests_, geometry_.query_heads, pages_),
+                   {}},
+                  stream);
+    });
+  }
+  /// Whole pages at random places; every launch has its own.
+  [[nodiscard]] double attend_us(int tokens) const {
+    const int entries = tokens / kPageTokens;
+    std::vector<SelectedPage> host;
+    std::mt19937 random(7);
+    for (int i = 0; i < kLaunches * geometry_.kv_heads; ++i) {
+      std::vector<std::int32_t> pages;
+      for (int entry = 0; entry < entries; ++entry) pages.push_back(static_cast<std::int32_t>(random() % pages_));
+      std::sort(pages.begin(), pages.end());
+      for (const std::int32_t page : pages) host.push_back({page, kWholePage});
+    }
+    const Array<SelectedPage> lists(host);
+    const Array<std::int32_t> counts(std::vector<std::int32_t>(static_cast<std::size_t>(geometry_.kv_heads), entries));
+    const Array<std::byte> workspace(cuda::attend_workspace_bytes(geometry_, 1, geometry_.kv_heads));
+    const Array<float> states(static_cast<std::size_t>(geometry_.query_heads) * (2 + geometry_.head_dim));
+    return graph_us(kLaunches, [&](int i, cudaStream_t stream) {
+      const DecodeInputs from = inputs(i);
+      const SelectedPage* own = lists.data() + std::int64_t{i} * geometry_.kv_heads * entries;
+      cuda::attend({geometry_, from.queries, from.keys, from.values, from.table, geometry_.kv_heads,
+                    contiguous(own, 1, geometry_.kv_heads, entries),
+                    contiguous<const std::int32_t>(counts.data(), 1, geometry_.kv_heads), workspace.span()},
+                   contiguous(states.data(), 1, geometry_.query_heads, 2 + geometry_.head_dim), false, stream);
+    });
+  }
+  [[nodiscard]] double summarize_us(bool with_values) const {
+    const PagedCache keys = cache(keys_);
+    const PagedCache values = cache(values_);
+    return graph_us(2, [&](int i, cudaStream_t stream) {
+      SummaryStore store = store_;
+      if (!with_values) store.value_data = nullptr;
+      const std::span<const std::int32_t> pages(tables_.data() + std::int64_t{i % batches_} * pages_,
+                                                static_cast<std::size_t>(pages_));
+      cuda::summarize({geometry_.head_dim, geometry_.kv_heads, keys, with_values ? &values : nullptr, pages, store}, nullptr,
+                      stream);
+    });
+  }
+  /// One token of one request is written; it fills its page, or does not.
+  [[nodiscard]] double crossing_us(bool fills) const {
+    const PagedCache keys = cache(keys_);
+    const PagedCache values = cache(values_);
+    std::vector<std::int64_t> host;
+    for (std::int64_t i = 0; i < kLaunches; ++i) host.push_back(i * 977 % num_pages_ * kPageTokens + (fills ? 15 : 3));
+    const Array<std::int64_t> slots(host);
+    return graph_us(kLaunches, [&](int i, cudaStream_t stream) {
+      cuda::summarize_filled({geometry_.head_dim, geometry_.kv_heads, keys, &values, {}, store_},
+                             std::span<const std::int64_t>(slots.data() + i, 1), nullptr, stream);
+    });
+  }
+
+ private:
+  static std::vector<std::int32_t> shuffled(std::int64_t count) {
+    std::vector<std::int32_t> pages(static_cast<std::size_t>(count));
+    std::iota(pages.begin(), pages.end(), 0);
+    std::shuffle(pages.begin(), pages.end(), std::mt19937(11));
+    return pages;
+  }
+
+  Geometry geometry_;
+  const SummaryFormat& format_;
+  int requests_;
+  int context_tokens_;
+  int pages_;
+  int batches_;
+  std::int64_t num_pages_;
+  Array<std::byte> records_, keys_, values_;
+  Array<std::int32_t> tables_, contexts_;
+  Array<float> queries_, out_;
+  SummaryStore store_;
+};
+
+struct Shape {
+  int kv_heads;
+  int group;
+  int requests;
+  int context_tokens;
+  [[nodiscard]] Geometry geometry() const { return {128, kv_heads, kv_heads * group, 0.0883883F}; }
+  [[nodiscard]] std::string text() const {
+    const int thousands = context_tokens / 1024;
+    const std::string length = thousands >= 1024 ? std::to_string(thousands / 1024) + "M" : std::to_string(thousands) + "K";
+    return std::to_string(kv_heads) + "x" + std::to_string(group) + "." +
+           (requests > 1 ? std::to_string(requests) + "x" : "") + length;
+  }
+  [[nodiscard]] double records() const { return static_cast<double>(requests) * context_tokens / kPageTokens * kv_heads; }
+};
+
+double score_bytes(const Shape& shape, const SummaryFormat& format) {
+  return shape.records() * record_layout(format, 128).record_bytes;
+}
+double attend_bytes(const Shape& shape, int tokens) { return 512.0 * shape.requests * shape.kv_heads * tokens; }
+
+CudaCase score_case(const Shape& shape, const SummaryFormat& format) {
+  return {"cuda.score." + std::string(format.name) + "." + shape.text(), "log-mass of every page and query head",
+          [=, &format] {
+            const double bytes = score_bytes(shape, format);
+            const Layer layer(shape.geometry(), format, shape.requests, shape.context_tokens, bytes);
+            return CudaResult{layer.score_us(), bytes, read_us(bytes), 0.0};
+          }};
+}
+
+/// The paper's method in this format: whole pages, 2048 tokens, nothing completed.
+CudaCase whole_pages_case(const Shape& shape, const SummaryFormat& format) {
+  return {"cuda.decode.pages." + std::string(format.name) + "." + shape.text(), "whole step, 2048 tokens in whole pages",
+          [=, &format] {
+            DecodeConfig config = DecodeConfig::paper();
+            config.format = &format;
+            const double bytes = score_bytes(shape, format) + attend_bytes(shape, 2048);
+            const Layer layer(shape.geometry(), format, shape.requests, shape.context_tokens, bytes);
+            return CudaResult{layer.decode_us(config), bytes, read_us(bytes), layer.dense_us()};
+          }};
+}
+
+CudaCase default_case(const Shape& shape) {
+  return {"cuda.decode." + shape.text(), "whole step as it is by default: parts, 512 tokens, completion of 10 %", [=] {
+            const DecodeConfig config;
+            const double completed = 0.1 * shape.records();
+            const double bytes =
+                score_bytes(shape, kGraded8) + attend_bytes(shape, 512) +
+                completed * (record_layout(kGraded8, 128).record_bytes + value_layout(kGraded8, 128).record_bytes);
+            const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
+            return CudaResult{layer.decode_us(config), bytes, read_us(bytes), layer.dense_us()};
+          }};
+}
+
+CudaCase dense_case(const Shape& shape) {
+  return {"cuda.dense." + shape.text(), "exact attention over every token, bf16", [=] {
+            const double bytes = attend_bytes(shape, shape.context_tokens);
+            const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
+            return CudaResult{layer.dense_us(), bytes, read_us(bytes), 0.0};
+          }};
+}
+
+}  // namespace
+
+std::string cuda_device_text() {
+  const cuda::Device device = cuda::current_device();
+  return device.name + ", compute capability " + std::to_string(device.compute_capability / 10) + "." +
+         std::to_string(device.compute_capability % 10) + ", " + std::to_string(device.multiprocessors) + " multiprocessors";
+}
+
+std::vector<CudaCase> cuda_cases() {
+  constexpr int kMega = 1 << 20;
+  std::vector<CudaCase> cases;
+  for (const SummaryFormat* format : {&kPaper, &kGraded8}) {
+    for (const int context : {kMega / 8, kMega / 4, kMega / 2, kMega}) {
+      cases.push_back(score_case({4, 8, 1, context}, *format));
+    }
+    cases.push_back(score_case({8, 4, 1, kMega}, *format));
+    cases.push_back(score_case({2, 16, 1, kMega}, *format));
+  }
+  for (const int context : {kMega / 8, kMega / 4, kMega / 2, kMega}) {
+    cases.push_back(whole_pages_case({4, 8, 1, context}, kGraded8));
+  }
+  for (const int context : {kMega / 8, kMega / 4, kMega / 2, kMega}) cases.push_back(default_case({4, 8, 1, context}));
+  cases.push_back(whole_pages_case({8, 4, 4, kMega / 8}, kGraded8));
+  cases.push_back(default_case({8, 4, 4, kMega / 8}));
+  cases.push_back(whole_pages_case({8, 4, 64, kMega / 32}, kGraded8));
+  cases.push_back(default_case({8, 4, 64, kMega / 32}));
+  cases.push_back(dense_case({4, 8, 1, kMega / 8}));
+  cases.push_back(dense_case({4, 8, 1, kMega}));
+  cases.push_back(dense_case({8, 4, 64, kMega / 32}));
+  const Shape one{4, 8, 1, kMega};
+  const auto layer_of = [one] { return Layer(one.geometry(), kGraded8, 1, one.context_tokens, kRotatedBytes); };
+  cases.push_back({"cuda.attend.2048.4x8", "2048 listed tokens in whole pages", [=] {
+                     const double bytes = attend_bytes(one, 2048);
+                     return CudaResult{layer_of().attend_us(2048), bytes, read_us(bytes), 0.0};
+                   }});
+  for (const bool values : {false, true}) {
+    cases.push_back({std::string("cuda.summarize.") + (values ? "values." : "") + one.text(),
+                     values ? "all pages of a layer, with the value part" : "all pages of a layer", [=] {
+                       const double bytes = attend_bytes(one, one.context_tokens) / (values ? 1 : 2);
+                       return CudaResult{layer_of().summarize_us(values), bytes, read_us(bytes), 0.0};
+                     }});
+  }
+  for (const bool fills : {false, true}) {
+    cases.push_back({std::string("cuda.summarize.step.") + (fills ? "fills" : "none"),
+                     fills ? "a token is written and fills its page" : "a token is written and fills no page",
+                     [=] { return CudaResult{layer_of().crossing_us(fills), 0.0, 0.0, 0.0}; }});
+  }
+  return cases;
+}
+
+}  // namespace locks::cli

@@ -1,0 +1,146 @@
+// Device memory with random but valid contents, and times of CUDA graphs.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "locks/cuda.h"
+
+namespace locks::cli::cuda_bench {
+
+inline void check(cudaError_t status) {
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();
+  throw cuda::CudaError(cudaGetErrorString(status), static_cast<int>(status));
+}
+
+template <class T>
+class Array {
+ public:
+  explicit Array(std::size_t count) : count_(count) {
+    check(cudaMalloc(&data_, std::max<std::size_t>(1, count) * sizeof(T)));
+  }
+  explicit Array(const std::vector<T>& host) : Array(host.size()) {
+    check(cudaMemcpy(data_, host.data(), count_ * sizeof(T), cudaMemcpyHostToDevice));
+  }
+  ~Array() { (void)cudaFree(data_); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  [[nodiscard]] T* data() const noexcept { return static_cast<T*>(data_); }
+  [[nodiscard]] std::span<T> span() const noexcept { return {data(), count_}; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t count_;
+};
+
+__device__ inline std::uint32_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return static_cast<std::uint32_t>(x ^ (x >> 31));
+}
+
+/// bf16 numbers between -1 and 1.
+__global__ void fill_rows(std::uint32_t* pairs, std::size_t count, std::uint64_t seed) {
+  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * blockDim.x) {
+    const std::uint32_t random = mix(i + seed * 0x9E3779B97F4A7C15ULL);
+    // Exponents 2^-4 to 2^-1: 0x3D80 to 0x3F7F.
+    const auto number = [](std::uint32_t bits) { return (bits & 0x8000U) | (0x3D80U + (bits & 0x1FFU) % 0x200U); };
+    pairs[i] = number(random & 0xFFFFU) | number(random >> 16) << 16;
+  }
+}
+
+/// Records of random codes. A scale of 2^-6 keeps log-masses moderate.
+__global__ void fill_records(std::byte* data, std::int64_t records, std::int64_t stride, int code_bytes, int scales_end,
+                             std::uint8_t format, int format_at) {
+  for (std::int64_t i = blockIdx.x; i < records; i += gridDim.x) {
+    std::byte* const record = data + i * stride;
+    for (int at = static_cast<int>(threadIdx.x); at < stride; at += static_cast<int>(blockDim.x)) {
+      std::uint8_t byte = 0;
+      if (at < code_bytes) byte = static_cast<std::uint8_t>(mix(static_cast<std::uint64_t>(i) * 4096 + at));
+      if (at >= code_bytes && at < scales_end) byte = (at - code_bytes) % 2 == 0 ? 0x80 : 0x3C;  // bf16 2^-6
+      if (at == format_at) byte = format;
+      record[at] = std::byte{byte};
+    }
+  }
+}
+
+/// What the other times are compared with: every byte once, 16 at a time.
+__global__ void __launch_bounds__(512) read_all(const uint4* data, std::size_t count, unsigned* sink) {
+  const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
+  std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x;
+  unsigned all = 0;
+  for (; i + 3 * step < count; i += 4 * step) {
+    const uint4 a = __ldcs(data + i);
+    const uint4 b = __ldcs(data + i + step);
+    const uint4 c = __ldcs(data + i + 2 * step);
+    const uint4 d = __ldcs(data + i + 3 * step);
+    all ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+  }
+  for (; i < count; i += step) {
+    const uint4 a = __ldcs(data + i);
+    all ^= a.x ^ a.y ^ a.z ^ a.w;
+  }
+  if (all == 0x12345678U) *sink = all;
+}
+
+/// Median time of one of `count` launches, captured in one graph and replayed.
+template <class Launch>
+double graph_us(int count, const Launch& launch) {
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  cudaEvent_t start = nullptr;
+  cudaEvent_t stop = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  launch(0, stream);  // loads the kernels
+  check(cudaStreamSynchronize(stream));
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < count; ++i) launch(i, stream);
+  check(cudaStreamEndCapture(stream, &graph));
+  check(cudaGraphInstantiate(&replay, graph, 0));
+  check(cudaEventCreate(&start));
+  check(cudaEventCreate(&stop));
+  std::vector<float> times;
+  for (int round = 0; round < 14; ++round) {
+    check(cudaEventRecord(start, stream));
+    check(cudaGraphLaunch(replay, stream));
+    check(cudaEventRecord(stop, stream));
+    check(cudaEventSynchronize(stop));
+    float milliseconds = 0.0F;
+    check(cudaEventElapsedTime(&milliseconds, start, stop));
+    if (round >= 3) times.push_back(milliseconds);
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  (void)cudaEventDestroy(start);
+  (void)cudaEventDestroy(stop);
+  check(cudaGraphExecDestroy(replay));
+  check(cudaGraphDestroy(graph));
+  check(cudaStreamDestroy(stream));
+  return static_cast<double>(times[times.size() / 2]) * 1e3 / count;
+}
+
+/// Time of a plain read of `bytes`, from memory that no cache holds.
+inline double read_us(double bytes) {
+  const cuda::Device device = cuda::current_device();
+  const auto count = static_cast<std::size_t>(bytes) / 16;
+  const std::size_t sets = std::max<std::size_t>(2, 8 * device.l2_bytes / std::max<std::size_t>(1, count * 16) + 1);
+  const Array<uint4> data(sets * count);
+  const Array<unsigned> sink(1);
+  check(cudaMemset(data.data(), 1, sets * count * sizeof(uint4)));
+  const auto blocks = static_cast<unsigned>(4 * device.multiprocessors);
+  return graph_us(20, [&](int i, cudaStream_t stream) {
+    read_all<<<blocks, 512, 0, stream>>>(data.data() + static_cast<std::size_t>(i) % sets * count, count, sink.data());
+  });
+}
+
+}  // namespace locks::cli::cuda_bench

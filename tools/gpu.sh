@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Builds, tests, checks and measures the CUDA backend on a machine with a GPU; under 10 minutes.
+#   tools/gpu.sh [--built DIR] [--out DIR] [--only build|test|check|bench]...
+# --built takes cuda_test and locks from DIR instead of building them. What is measured goes to DIR/cuda_bench.json (out/).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+built=""
+out=out
+steps=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --built) built=$2; shift 2 ;;
+    --out) out=$2; shift 2 ;;
+    --only) steps+=("$2"); shift 2 ;;
+    *) echo "tools/gpu.sh: $1 is no option; see its first lines" >&2; exit 2 ;;
+  esac
+done
+[ ${#steps[@]} -gt 0 ] || steps=(build test check bench)
+mkdir -p "$out"
+failed=()
+
+wants() { [[ " ${steps[*]} " == *" $1 "* ]]; }
+step() {
+  local name=$1 start=$SECONDS
+  shift
+  echo "=== $name"
+  "$@" || failed+=("$name")
+  echo "=== $name took $((SECONDS - start)) s"
+}
+
+if [ -z "$built" ]; then
+  built=build/release
+  if wants build; then
+    step "build" bash -c "tools/setup.sh && cmake --preset release -DLOCKS_CUDA=ON -DLOCKS_CUDA_ARCHITECTURES=native &&
+      cmake --build $built --target cuda_test locks_cli"
+  fi
+fi
+test_program=$(find "$built" -name cuda_test -type f | head -1)
+locks_program=$(find "$built" -name locks -type f | head -1)
+
+# What racecheck and the others run is a part: they slow a kernel down a hundredfold.
+part='CudaDevice*:*/0:*/7:*/13:*Graph*'
+if wants test; then step "tests" "$test_program" --gtest_brief=1; fi
+if wants check; then
+  step "memcheck" compute-sanitizer --tool memcheck --error-exitcode 1 --print-limit 5 "$test_program" --gtest_brief=1 --gtest_filter="$part"
+  for tool in racecheck initcheck synccheck; do
+    step "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 --print-limit 5 "$test_program" --gtest_brief=1 --gtest_filter="$part"
+  done
+fi
+if wants bench; then step "bench" "$locks_program" bench --device cuda --json "$out/cuda_bench.json"; fi
+
+for name in "${failed[@]}"; do echo "failed: $name"; done
+[ ${#failed[@]} = 0 ]
