@@ -1,34 +1,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "attend/attend_work.h"
 #include "attend/backends.h"
-#include "cpu/half.h"
+#include "cpu/element.h"
 
 namespace locks {
 namespace {
-
-double element(DType dtype, const std::byte* row, int dim) {
-  switch (dtype) {
-    case DType::kF32: {
-      float value;
-      std::memcpy(&value, row + 4 * dim, sizeof value);
-      return value;
-    }
-    case DType::kF16:
-      return f16_to_float(load_u16(row + 2 * dim));
-    case DType::kBF16:
-      return bf16_to_float(load_u16(row + 2 * dim));
-    case DType::kQ8_0: {
-      const std::byte* const block = row + dim / kQ8BlockElements * kQ8BlockBytes;
-      return double{f16_to_float(load_u16(block))} * static_cast<std::int8_t>(block[2 + dim % kQ8BlockElements]);
-    }
-  }
-  return 0.0;
-}
 
 /// Calls visit(page, token) for every token of the piece.
 template <class Visit>
@@ -49,7 +29,7 @@ void attend_head(const AttendArgs& args, const attend_work::Piece& piece, int kv
   const auto logit = [&](std::int64_t page, int token) {
     const std::byte* const key = args.keys.token(page, token, kv_head);
     double dot = 0.0;
-    for (int dim = 0; dim < head_dim; ++dim) dot += query[dim] * element(args.keys.dtype, key, dim);
+    for (int dim = 0; dim < head_dim; ++dim) dot += query[dim] * double{row_element(args.keys.dtype, key, dim)};
     return args.geometry.softmax_scale * dot;
   };
   double max = kNone;
@@ -64,7 +44,7 @@ void attend_head(const AttendArgs& args, const attend_work::Piece& piece, int kv
     const double weight = std::exp(logit(page, token) - reference);
     const std::byte* const value = args.values.token(page, token, kv_head);
     sum += weight;
-    for (int dim = 0; dim < head_dim; ++dim) out[dim] += weight * element(args.values.dtype, value, dim);
+    for (int dim = 0; dim < head_dim; ++dim) out[dim] += weight * double{row_element(args.values.dtype, value, dim)};
   });
   const auto stored_max = static_cast<float>(max);
   attend_work::state_max(state, head_dim) = stored_max;

@@ -4,38 +4,18 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "attend/prefill.h"
-#include "cpu/half.h"
+#include "cpu/element.h"
 
 namespace locks::prefill_stage {
 namespace {
 
-double component(DType dtype, const std::byte* row, int dim) {
-  switch (dtype) {
-    case DType::kF32: {
-      float value;
-      std::memcpy(&value, row + 4 * dim, sizeof value);
-      return value;
-    }
-    case DType::kF16:
-      return f16_to_float(load_u16(row + 2 * dim));
-    case DType::kBF16:
-      return bf16_to_float(load_u16(row + 2 * dim));
-    case DType::kQ8_0: {
-      const std::byte* block = row + dim / kQ8BlockElements * kQ8BlockBytes;
-      return f16_to_float(load_u16(block)) * static_cast<float>(static_cast<std::int8_t>(block[2 + dim % kQ8BlockElements]));
-    }
-  }
-  return 0.0;
-}
-
 double logit(const PrefillArgs& args, const float* query, int token, int kv_head) {
   const std::byte* key = args.keys.token(page_of(args, token), token % kPageTokens, kv_head);
   double sum = 0.0;
-  for (int dim = 0; dim < args.geometry.head_dim; ++dim) sum += query[dim] * component(args.keys.dtype, key, dim);
+  for (int dim = 0; dim < args.geometry.head_dim; ++dim) sum += query[dim] * double{row_element(args.keys.dtype, key, dim)};
   return sum * static_cast<double>(args.geometry.softmax_scale);
 }
 
@@ -52,7 +32,8 @@ void attend_row(const PrefillArgs& args, int row, int query_head) {
     const double weight = std::exp(logit(args, query, token, kv_head) - largest);
     const std::byte* value = args.values.token(page_of(args, token), token % kPageTokens, kv_head);
     total += weight;
-    for (int dim = 0; dim < args.geometry.head_dim; ++dim) sum[dim] += weight * component(args.values.dtype, value, dim);
+    for (int dim = 0; dim < args.geometry.head_dim; ++dim)
+      sum[dim] += weight * double{row_element(args.values.dtype, value, dim)};
   }
   float* out = args.out.at(row, query_head, 0);
   for (int dim = 0; dim < args.geometry.head_dim; ++dim) out[dim] = static_cast<float>(sum[dim] / total);

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <span>
 
+#include "cpu/element.h"
 #include "locks/rotation.h"
 #include "summarize/records.h"
 
@@ -16,30 +16,11 @@ using Page = std::array<Row, kPageTokens>;  // [tokens, head_dim]
 using Square = std::array<std::array<double, kPageTokens>, kPageTokens>;
 using Coefficients = std::array<std::array<double, kMaxRank>, kPageTokens>;  // [tokens, rank]
 
-float component(DType dtype, const std::byte* row, int dim) {
-  switch (dtype) {
-    case DType::kF32: {
-      float value;
-      std::memcpy(&value, row + 4 * dim, sizeof value);
-      return value;
-    }
-    case DType::kF16:
-      return f16_to_float(load_u16(row + 2 * dim));
-    case DType::kBF16:
-      return bf16_to_float(load_u16(row + 2 * dim));
-    case DType::kQ8_0: {
-      const std::byte* block = row + dim / kQ8BlockElements * kQ8BlockBytes;
-      return f16_to_float(load_u16(block)) * static_cast<float>(static_cast<std::int8_t>(block[2 + dim % kQ8BlockElements]));
-    }
-  }
-  return 0.0F;
-}
-
 /// False if a component is not finite or too large.
 bool load_page(const PagedCache& cache, std::int64_t page, int kv_head, int head_dim, bool rotated, Page& out) {
   std::array<float, kMaxHeadDim> row;
   for (int token = 0; token < kPageTokens; ++token) {
-    for (int dim = 0; dim < head_dim; ++dim) row[dim] = component(cache.dtype, cache.token(page, token, kv_head), dim);
+    for (int dim = 0; dim < head_dim; ++dim) row[dim] = row_element(cache.dtype, cache.token(page, token, kv_head), dim);
     if (rotated) rotate(std::span(row).first(static_cast<std::size_t>(head_dim)));
     for (int dim = 0; dim < head_dim; ++dim) {
       if (!(std::abs(row[dim]) <= kLargestComponent)) return false;

@@ -1,0 +1,33 @@
+// One value of a cached row, for code that reads value by value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/half.h"
+#include "locks/types.h"
+
+namespace locks {
+
+/// Exact for every type: a q8_0 value is a product of 11 and 8 bits.
+[[nodiscard]] inline float row_element(DType dtype, const std::byte* row, int dim) noexcept {
+  switch (dtype) {
+    case DType::kF32: {
+      float value;
+      std::memcpy(&value, row + 4 * dim, sizeof value);
+      return value;
+    }
+    case DType::kF16:
+      return f16_to_float(load_u16(row + 2 * dim));
+    case DType::kBF16:
+      return bf16_to_float(load_u16(row + 2 * dim));
+    case DType::kQ8_0: {
+      const std::byte* const block = row + dim / kQ8BlockElements * kQ8BlockBytes;
+      return f16_to_float(load_u16(block)) * static_cast<float>(static_cast<std::int8_t>(block[2 + dim % kQ8BlockElements]));
+    }
+  }
+  return 0.0F;
+}
+
+}  // namespace locks
