@@ -73,7 +73,8 @@ class DecodePlan {
 void check_decode(const DecodePlan& plan, const DecodeInputs& inputs, bool check_tables);
 
 /// Called by every thread of the team with the same arguments. `out` [requests, query_heads, head_dim]; `reports` has one
-/// entry per request, or none. Allocates nothing and throws nothing that check_decode would not have.
+/// entry per request, or none. The workspace is in use until every thread has returned. Allocates nothing and throws nothing
+/// that check_decode would not have.
 void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out, std::span<DecodeReport> reports,
          std::span<std::byte> workspace, Team team, Target target);
 
