@@ -44,11 +44,18 @@ constexpr double kHalf = 1e-2;
 // Two runs over the same pages: the same selection, and sums in the same order.
 constexpr double kSame = 1e-6;
 
+#ifdef __SANITIZE_THREAD__
+constexpr int kThreads = 2;
+#else
+constexpr int kThreads = 1;
+#endif
+
 class PluginTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!host().has_plugin()) GTEST_SKIP() << "GGML_HOST_PLUGIN and GGML_HOST_FRONT_END name the plug-in to test";
-    host().set_threads(1);  // more only where it matters: ggml's idle threads spin
+    // More only where it matters, because ggml's idle threads spin; everywhere under the thread sanitizer.
+    host().set_threads(kThreads);
     host().reset_statistics();
   }
   static Host& host() { return Host::instance(); }
