@@ -36,6 +36,9 @@ struct Chunk {
   }
 };
 
+inline constexpr int kIntoL2 = 2;  // as __builtin_prefetch takes it
+inline constexpr int kIntoL1 = 3;
+
 /// The rows that are fetched while others are computed.
 struct Ahead {
   const std::byte* const* rows = nullptr;
@@ -61,8 +64,6 @@ class Fetcher {
 
  private:
   static constexpr std::int64_t kShortRow = 128;  // longer rows come faster by way of L2, up to 10 %; shorter ones slower
-  static constexpr int kIntoL2 = 2;
-  static constexpr int kIntoL1 = 3;
 
   const Ahead ahead_;
   const int per_part_;
