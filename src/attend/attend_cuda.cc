@@ -1,0 +1,212 @@
+#include "attend/attend_cuda.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "cpu/check.h"
+
+namespace locks::cuda {
+namespace {
+
+namespace stage = attend_stage;
+
+constexpr std::int64_t kAlignment = 16;   // of rows, which are copied 16 bytes at a time
+constexpr std::int64_t kMaxGrid = 65535;  // of a grid's second and third axis
+
+void check_cache(const std::string& name, const PagedCache& cache, const AttendArgs& args) {
+  const Geometry& geometry = args.geometry;
+  check::cache(name, cache, geometry.head_dim, geometry.kv_heads);
+  if (cache.dtype == DType::kQ8_0) check::fail(name + ".dtype", "f32, f16 or bf16 on the GPU", "q8_0");
+  if (reinterpret_cast<std::uintptr_t>(cache.data) % kAlignment != 0) {
+    check::fail(name, "data aligned to 16 bytes", "an address that is not");
+  }
+  const auto aligned = [&](const char* what, std::int64_t stride, bool used) {
+    if (used && stride % kAlignment != 0) check::fail(name + "." + what, "a multiple of 16 bytes", std::to_string(stride));
+  };
+  aligned("token_stride", cache.token_stride, true);
+  aligned("head_stride", cache.head_stride, geometry.kv_heads > 1);
+  aligned("block_stride", cache.block_stride, cache.page_slots == nullptr);
+  if (cache.num_pages > std::numeric_limits<std::int32_t>::max() / kPageTokens) {
+    check::fail(name + ".num_pages", "fewer than 2^27 pages", std::to_string(cache.num_pages));
+  }
+  if (cache.block_tokens != args.table.block_tokens) {
+    check::fail(name + ".block_tokens", "table.block_tokens (" + std::to_string(args.table.block_tokens) + ")",
+                std::to_string(cache.block_tokens));
+  }
+}
+
+/// What can be said of arguments whose contents lie on the device.
+void check_args(const AttendArgs& args) {
+  const Geometry& geometry = args.geometry;
+  check::geometry(geometry);
+  check_cache("keys", args.keys, args);
+  check_cache("values", args.values, args);
+  if (args.values.dtype != args.keys.dtype) {
+    check::fail("values.dtype", "that of the keys (" + std::string(dtype_name(args.keys.dtype)) + ") on the GPU",
+                std::string(dtype_name(args.values.dtype)));
+  }
+  const std::int64_t requests = args.table.num_requests();
+  if (requests > kMaxGrid) check::fail("table.context_tokens", "at most 65535 requests", std::to_string(requests));
+  if (requests > 0 && args.table.context_tokens.data() == nullptr) {
+    check::fail("table.context_tokens", "data", "a null pointer");
+  }
+  const auto& blocks = args.table.blocks;
+  if (blocks.shape[0] != requests) {
+    check::fail("table.blocks", std::to_string(requests) + " rows (one per context length)",
+                std::to_string(blocks.shape[0]));
+  }
+  if (blocks.data == nullptr && requests > 0 && blocks.shape[1] > 0) check::fail("table.blocks", "data", "a null pointer");
+  if (blocks.shape[1] * args.table.block_tokens > std::numeric_limits<std::int32_t>::max() / 2) {
+    check::fail("table.blocks", "contexts of at most 2^30 tokens",
+                std::to_string(blocks.shape[1] * args.table.block_tokens) + " tokens");
+  }
+  check::view<const float, 3>("queries", args.queries, {requests, geometry.query_heads, geometry.head_dim},
+                              "[requests, query_heads, head_dim]");
+  if (args.num_lists > kMaxGrid) check::fail("num_lists", "at most 65535", std::to_string(args.num_lists));
+  if (args.selected.data == nullptr) {
+    if (args.num_lists != geometry.kv_heads) {
+      check::fail("num_lists", "kv_heads (" + std::to_string(geometry.kv_heads) + ") if nothing is listed",
+                  std::to_string(args.num_lists));
+    }
+    return;
+  }
+  if (args.num_lists != geometry.kv_heads && args.num_lists != geometry.query_heads) {
+    check::fail(
+        "num_lists",
+        "kv_heads (" + std::to_string(geometry.kv_heads) + ") or query_heads (" + std::to_string(geometry.query_heads) + ")",
+        std::to_string(args.num_lists));
+  }
+  check::view<const SelectedPage, 3>("selected", args.selected, {requests, args.num_lists, -1},
+                                     "[requests, lists, capacity]");
+  if (args.selected.shape[2] > std::numeric_limits<std::int32_t>::max() / (2 * kPageTokens)) {
+    check::fail("selected", "a capacity below 2^26", std::to_string(args.selected.shape[2]));
+  }
+  const auto& counts = args.num_selected;
+  if (counts.data == nullptr || counts.shape[0] != requests || counts.shape[1] != args.num_lists) {
+    check::fail("num_selected",
+                "[requests, lists] = " + check::shape_text(std::array<std::int64_t, 2>{requests, args.num_lists}),
+                counts.data == nullptr ? "no data" : check::shape_text(counts.shape));
+  }
+}
+
+constexpr std::size_t padded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// Lays the partial states over a workspace, whose bytes it returns.
+std::size_t lay_out(const Geometry& geometry, std::int64_t requests, std::int64_t lists, std::byte* workspace,
+                    stage::Partials& partials) {
+  const std::int64_t rows = requests * lists;
+  partials.leaves_per_part = stage::leaves_per_part(rows);
+  partials.parts_per_row = stage::kMaxLeaves / partials.leaves_per_part;
+  const auto states = static_cast<std::size_t>(requests * geometry.query_heads * partials.parts_per_row);
+  const std::size_t leaves_bytes = padded(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
+  const std::size_t sums_bytes = padded(states * 2 * sizeof(float));
+  if (workspace != nullptr) {
+    partials.row_leaves = reinterpret_cast<std::int32_t*>(workspace);
+    partials.max_and_sum = reinterpret_cast<float*>(workspace + leaves_bytes);
+    partials.out = reinterpret_cast<float*>(workspace + leaves_bytes + sums_bytes);
+  }
+  return leaves_bytes + sums_bytes + states * static_cast<std::size_t>(geometry.head_dim) * sizeof(float);
+}
+
+stage::Rows rows(const PagedCache& cache) {
+  return {cache.data, cache.page_slots, cache.block_stride, cache.token_stride, cache.head_stride};
+}
+
+}  // namespace
+
+std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists) noexcept {
+  stage::Partials partials;
+  return lay_out(geometry, num_requests, num_lists, nullptr, partials);
+}
+
+void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Stream stream) {
+  check_args(args);
+  const Geometry& geometry = args.geometry;
+  const int requests = args.table.num_requests();
+  check::view<float, 3>("states", states, {requests, geometry.query_heads, 2 + geometry.head_dim},
+                        "[requests, query_heads, 2 + head_dim]");
+  check::workspace(args.workspace, attend_workspace_bytes(geometry, requests, args.num_lists));
+  if (requests == 0) return;
+  const bool dense = args.selected.data == nullptr;
+  const auto& selected = args.selected;
+  const auto& counts = args.num_selected;
+  const auto& blocks = args.table.blocks;
+  const int list_heads = geometry.query_heads / args.num_lists;
+  const int heads_per_pass = stage::heads_per_pass(args.keys.dtype, geometry.head_dim, list_heads);
+  stage::AttendParams params;
+  params.queries = args.queries.data;
+  params.query_request_stride = args.queries.stride[0];
+  params.query_head_stride = args.queries.stride[1];
+  params.keys = rows(args.keys);
+  params.values = rows(args.values);
+  params.blocks = blocks.data;
+  params.block_request_stride = blocks.stride[0];
+  params.block_entry_stride = blocks.stride[1];
+  params.table_blocks = static_cast<int>(blocks.shape[1]);
+  params.block_tokens = args.table.block_tokens;
+  params.context_tokens = args.table.context_tokens.data();
+  if (!dense) {
+    params.selected = selected.data;
+    params.selected_request_stride = selected.stride[0];
+    params.selected_list_stride = selected.stride[1];
+    params.capacity = static_cast<int>(selected.shape[2]);
+    params.num_selected = counts.data;
+    params.count_request_stride = counts.stride[0];
+    params.count_list_stride = counts.stride[1];
+  }
+  params.num_requests = requests;
+  params.num_lists = args.num_lists;
+  params.lists_per_kv_head = args.num_lists / geometry.kv_heads;
+  params.list_heads = list_heads;
+  params.query_heads = geometry.query_heads;
+  params.passes = (list_heads + heads_per_pass - 1) / heads_per_pass;
+  params.softmax_scale = geometry.softmax_scale;
+  lay_out(geometry, requests, args.num_lists, args.workspace.data(), params.partials);
+  const std::int64_t row_tokens = dense ? blocks.shape[1] * args.table.block_tokens : selected.shape[2] * kPageTokens;
+  stage::launch_attend(params, args.keys.dtype, geometry.head_dim, row_tokens, stream);
+  stage::launch_merge(params, geometry.head_dim, states, accumulate, stream);
+}
+
+void finish(SoftmaxStates states, View<float, 3> out, Stream stream) {
+  check::view<float, 3>("states", states, {-1, -1, -1}, "[requests, query_heads, 2 + head_dim]");
+  if (out.data == nullptr || out.shape[0] != states.shape[0] || out.shape[1] != states.shape[1] ||
+      out.shape[2] + 2 != states.shape[2]) {
+    check::fail("out",
+                "[requests, query_heads, head_dim] = " +
+                    check::shape_text(std::array<std::int64_t, 3>{states.shape[0], states.shape[1], states.shape[2] - 2}),
+                out.data == nullptr ? "no data" : check::shape_text(out.shape));
+  }
+  if (out.shape[0] > kMaxGrid) check::fail("states", "at most 65535 requests", std::to_string(out.shape[0]));
+  if (out.shape[0] == 0 || out.shape[1] == 0) return;
+  stage::launch_finish(states, out, stream);
+}
+
+namespace attend_stage {
+
+void launch_attend(const AttendParams& params, DType dtype, int head_dim, std::int64_t row_tokens, Stream stream) {
+  // One part at least: it says that the row is empty.
+  const int leaves = std::max(1, most_leaves(row_tokens));
+  const int parts = (leaves + params.partials.leaves_per_part - 1) / params.partials.leaves_per_part;
+  switch (head_dim) {
+    case 64:
+      return launch_instance<64>(params, dtype, parts, stream);
+    case 80:
+      return launch_instance<80>(params, dtype, parts, stream);
+    case 96:
+      return launch_instance<96>(params, dtype, parts, stream);
+    case 128:
+      return launch_instance<128>(params, dtype, parts, stream);
+    case 192:
+      return launch_instance<192>(params, dtype, parts, stream);
+    case 256:
+      return launch_instance<256>(params, dtype, parts, stream);
+    default:
+      check::head_dim(head_dim);
+  }
+}
+
+}  // namespace attend_stage
+}  // namespace locks::cuda

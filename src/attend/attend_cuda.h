@@ -1,0 +1,97 @@
+// What the door hands to the kernels, and how a row of tokens is cut. Plain C++.
+//
+// A row is the tokens of a (request, list), packed: token i is the i-th bit that is set in its entries' masks. Leaves are
+// equal runs of it, and as many of them as there may be; a group is eight leaves. States fold leaf by leaf inside a group
+// and then group by group. A thread block takes one leaf when there are few rows and a whole group when there are many: the
+// folding is the same, and so are the bits, whatever else is in the batch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "locks/cuda.h"
+
+namespace locks::cuda::attend_stage {
+
+inline constexpr int kLeafTokens = 64;  // a leaf has a multiple of these
+inline constexpr int kGroupLeaves = 8;
+inline constexpr int kMaxGroups = 16;
+inline constexpr int kMaxLeaves = kMaxGroups * kGroupLeaves;
+inline constexpr int kFewRows = 32;  // below, a block takes a leaf: more blocks, and more partial states
+
+[[nodiscard]] constexpr int leaf_tokens(std::int64_t row_tokens) noexcept {
+  constexpr std::int64_t kStep = std::int64_t{kLeafTokens} * kMaxLeaves;
+  return static_cast<int>((row_tokens + kStep - 1) / kStep) * kLeafTokens;
+}
+/// Of a row of this many tokens or fewer.
+[[nodiscard]] constexpr int most_leaves(std::int64_t row_tokens) noexcept {
+  const std::int64_t leaves = (row_tokens + kLeafTokens - 1) / kLeafTokens;
+  return static_cast<int>(leaves < kMaxLeaves ? leaves : kMaxLeaves);
+}
+/// Leaves that a thread block takes, and with it a partial state.
+[[nodiscard]] constexpr int leaves_per_part(std::int64_t rows) noexcept { return rows < kFewRows ? 1 : kGroupLeaves; }
+
+struct Rows {
+  const std::byte* data = nullptr;
+  const std::int32_t* page_slots = nullptr;
+  std::int64_t block_stride = 0;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+/// Partial states: sums of a part, relative to its max.
+struct Partials {
+  int parts_per_row = 0;
+  int leaves_per_part = 0;
+  std::int32_t* row_leaves = nullptr;  // [requests, lists]
+  float* max_and_sum = nullptr;        // [requests, query_heads, parts, 2]
+  float* out = nullptr;                // [requests, query_heads, parts, head_dim]
+};
+
+struct AttendParams {
+  const float* queries = nullptr;
+  std::int64_t query_request_stride = 0;
+  std::int64_t query_head_stride = 0;
+  Rows keys;
+  Rows values;
+  const std::int32_t* blocks = nullptr;
+  std::int64_t block_request_stride = 0;
+  std::int64_t block_entry_stride = 0;
+  int table_blocks = 0;  // of each request
+  int block_tokens = 0;
+  const std::int32_t* context_tokens = nullptr;
+  const SelectedPage* selected = nullptr;  // null: every token
+  std::int64_t selected_request_stride = 0;
+  std::int64_t selected_list_stride = 0;
+  int capacity = 0;
+  const std::int32_t* num_selected = nullptr;
+  std::int64_t count_request_stride = 0;
+  std::int64_t count_list_stride = 0;
+  int num_requests = 0;
+  int num_lists = 0;
+  int lists_per_kv_head = 0;
+  int list_heads = 0;  // query heads that share a list
+  int query_heads = 0;
+  int passes = 0;  // over a row, for all of its heads
+  float softmax_scale = 0.0F;
+  Partials partials;
+};
+
+/// Query heads that one pass over a row takes: 8, or 16 where their state leaves room in the registers.
+[[nodiscard]] constexpr bool has_wide_instance(DType dtype, int head_dim) noexcept {
+  return dtype != DType::kF32 && (head_dim == 64 || head_dim == 128);
+}
+[[nodiscard]] constexpr int heads_per_pass(DType dtype, int head_dim, int list_heads) noexcept {
+  return list_heads > 8 && has_wide_instance(dtype, head_dim) ? 16 : 8;
+}
+/// Launches the instance for this kind of cache, on a grid for rows of up to `row_tokens`.
+void launch_attend(const AttendParams& params, DType dtype, int head_dim, std::int64_t row_tokens, Stream stream);
+/// Folds the partial states into `states`.
+void launch_merge(const AttendParams& params, int head_dim, SoftmaxStates states, bool accumulate, Stream stream);
+void launch_finish(SoftmaxStates states, View<float, 3> out, Stream stream);
+
+// One per head dimension, in instances/.
+template <int kHeadDim>
+void launch_instance(const AttendParams& params, DType dtype, int parts, Stream stream);
+
+}  // namespace locks::cuda::attend_stage

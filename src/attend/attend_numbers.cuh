@@ -1,0 +1,163 @@
+// How numbers of a cache meet numbers of fp32 on tensor cores, with fp32's accuracy. A cache's f16 and bf16 are exact; what
+// they meet (queries, weights) comes in parts that add up to it. f32 caches come in three bf16 parts themselves.
+#pragma once
+
+#include "cuda/mma16.cuh"
+#include "locks/types.h"
+
+namespace locks::cuda::attend_stage {
+
+template <DType kType>
+struct Numbers;
+
+template <>
+struct Numbers<DType::kF16> {
+  static constexpr int kBytes = 2;
+  static constexpr int kParts = 2;  // of queries and weights
+  static constexpr int kSums = 2;   // separate sums, by size: the small ones keep their digits
+  // Weights are multiplied by this before they are split, so that their parts stay clear of the smallest f16.
+  static constexpr float kWeightScale = 32768.0F;
+  struct Fragment {
+    std::uint32_t a[4];
+  };
+
+  template <int kStride>
+  static __device__ __forceinline__ Fragment keys(std::uint32_t tile, int step, int lane) {
+    Fragment fragment;
+    mma16::load_matrices(fragment.a, tile + (lane & 15) * kStride + (2 * step + (lane >> 4)) * 16);
+    return fragment;
+  }
+  template <int kStride>
+  static __device__ __forceinline__ Fragment values(std::uint32_t tile, int step, int lane) {
+    Fragment fragment;
+    const int row = (lane & 7) + ((lane >> 4) << 3);
+    mma16::load_transposed(fragment.a, tile + row * kStride + (2 * step + ((lane >> 3) & 1)) * 16);
+    return fragment;
+  }
+  static __device__ __forceinline__ void multiply(float (&sums)[kSums][4], const Fragment& fragment,
+                                                  const std::uint32_t (&parts)[kParts][2]) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) mma16::multiply_f16(sums[part], fragment.a, parts[part]);
+  }
+  /// Into one sum, the small products first.
+  static __device__ __forceinline__ void multiply(float (&sum)[4], const Fragment& fragment,
+                                                  const std::uint32_t (&parts)[kParts][2]) {
+#pragma unroll
+    for (int part = kParts - 1; part >= 0; --part) mma16::multiply_f16(sum, fragment.a, parts[part]);
+  }
+  static __device__ __forceinline__ float total(const float (&sums)[kSums][4], int i) { return sums[0][i] + sums[1][i]; }
+  static __device__ __forceinline__ float element(const std::byte* row, int dim) {
+    return __half2float(reinterpret_cast<const __half*>(row)[dim]);
+  }
+};
+
+template <>
+struct Numbers<DType::kBF16> {
+  static constexpr int kBytes = 2;
+  static constexpr int kParts = 3;
+  static constexpr int kSums = 3;
+  static constexpr float kWeightScale = 1.0F;
+  using Fragment = Numbers<DType::kF16>::Fragment;
+
+  template <int kStride>
+  static __device__ __forceinline__ Fragment keys(std::uint32_t tile, int step, int lane) {
+    return Numbers<DType::kF16>::keys<kStride>(tile, step, lane);
+  }
+  template <int kStride>
+  static __device__ __forceinline__ Fragment values(std::uint32_t tile, int step, int lane) {
+    return Numbers<DType::kF16>::values<kStride>(tile, step, lane);
+  }
+  static __device__ __forceinline__ void multiply(float (&sums)[kSums][4], const Fragment& fragment,
+                                                  const std::uint32_t (&parts)[kParts][2]) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) mma16::multiply_bf16(sums[part], fragment.a, parts[part]);
+  }
+  /// Into one sum, the small products first.
+  static __device__ __forceinline__ void multiply(float (&sum)[4], const Fragment& fragment,
+                                                  const std::uint32_t (&parts)[kParts][2]) {
+#pragma unroll
+    for (int part = kParts - 1; part >= 0; --part) mma16::multiply_bf16(sum, fragment.a, parts[part]);
+  }
+  static __device__ __forceinline__ float total(const float (&sums)[kSums][4], int i) {
+    return sums[0][i] + (sums[1][i] + sums[2][i]);
+  }
+  static __device__ __forceinline__ float element(const std::byte* row, int dim) {
+    return __uint_as_float(std::uint32_t{reinterpret_cast<const std::uint16_t*>(row)[dim]} << 16);
+  }
+};
+
+template <>
+struct Numbers<DType::kF32> {
+  static constexpr int kBytes = 4;
+  static constexpr int kParts = 3;
+  static constexpr int kSums = 3;
+  static constexpr float kWeightScale = 1.0F;
+  struct Fragment {
+    std::uint32_t a[kParts][4];
+  };
+
+  static __device__ __forceinline__ float load(std::uint32_t address) {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    return value;
+  }
+  static __device__ __forceinline__ void set(Fragment& fragment, int i, float x, float y) {
+    std::uint32_t parts[kParts];
+    mma16::split(parts, x, y);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) fragment.a[part][i] = parts[part];
+  }
+  template <int kStride>
+  static __device__ __forceinline__ Fragment keys(std::uint32_t tile, int step, int lane) {
+    Fragment fragment;
+    const std::uint32_t first = tile + (lane >> 2) * kStride + (16 * step + 2 * (lane & 3)) * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t address = first + (i & 1) * 8 * kStride + (i >> 1) * 32;
+      set(fragment, i, load(address), load(address + 4));
+    }
+    return fragment;
+  }
+  template <int kStride>
+  static __device__ __forceinline__ Fragment values(std::uint32_t tile, int step, int lane) {
+    Fragment fragment;
+    const std::uint32_t first = tile + 2 * (lane & 3) * kStride + (16 * step + (lane >> 2)) * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t address = first + (i >> 1) * 8 * kStride + (i & 1) * 32;
+      set(fragment, i, load(address), load(address + kStride));
+    }
+    return fragment;
+  }
+  /// All products but that of the two smallest parts, which is below 2^-29 of the whole.
+  static __device__ __forceinline__ void multiply(float (&sums)[kSums][4], const Fragment& fragment,
+                                                  const std::uint32_t (&parts)[kParts][2]) {
+#pragma unroll
+    for (int order = kParts; order >= 0; --order) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        if (order - part < 0 || order - part >= kParts) continue;
+        mma16::multiply_bf16(sums[order < kSums ? order : kSums - 1], fragment.a[order - part], parts[part]);
+      }
+    }
+  }
+  static __device__ __forceinline__ void multiply(float (&sum)[4], const Fragment& fragment,
+                                                  const std::uint32_t (&parts)[kParts][2]) {
+#pragma unroll
+    for (int order = kParts; order >= 0; --order) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        if (order - part < 0 || order - part >= kParts) continue;
+        mma16::multiply_bf16(sum, fragment.a[order - part], parts[part]);
+      }
+    }
+  }
+  static __device__ __forceinline__ float total(const float (&sums)[kSums][4], int i) {
+    return sums[0][i] + (sums[1][i] + sums[2][i]);
+  }
+  static __device__ __forceinline__ float element(const std::byte* row, int dim) {
+    return reinterpret_cast<const float*>(row)[dim];
+  }
+};
+
+}  // namespace locks::cuda::attend_stage
