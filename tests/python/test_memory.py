@@ -15,7 +15,7 @@ def resident_bytes():
 
 
 def growth_in_first_step(state, cache, warm_up, token, start):
-    """By how many bytes the process grows when a cache that is there gets its summaries; what a prompt needs is there, too."""
+    """By how many bytes the process grows when a cache gets its summaries; what a prompt needs is there already."""
     context = steps.make(state, "memory", start + 64)
     context.read(warm_up)
     context.remove()
