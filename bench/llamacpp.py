@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "python"))
 
 import document  # noqa: E402
 import filled_cache  # noqa: E402
+import locks_llamacpp  # noqa: E402
 import make_gguf  # noqa: E402
 from llama_host import HostError, real_model_path  # noqa: E402
 from plugin_path import find_plugin  # noqa: E402
@@ -29,6 +30,8 @@ from progress import Progress  # noqa: E402
 from session import Session, SessionError  # noqa: E402
 
 REAL_LENGTHS = (7500, 4000, 2000, 1000, 500, 100)
+PAGE_LENGTHS = (7500, 1024)  # below 1,024 nothing is summarised
+PAGE_STEPS = 120
 LONG_LENGTHS = (65536, 32768)
 SEED_TOKENS = 64  # read by the generated model; the filled cache repeats their rows
 LONG_MEMORY = 11 << 30  # two caches of 64K, two models, and one saved cache at a time
@@ -68,15 +71,33 @@ def steps(state, length, count):
 
 
 def reset(state):
-    import locks_llamacpp
-
     locks_llamacpp.reset_statistics()
+
+
+def statistics_of(state):
+    return locks_llamacpp.statistics()
+
+
+def steps_that_fill_a_page(state, length, count):
+    """Of `count` steps behind `length` tokens, those that complete a page: (seconds, seconds spent summarising) of each."""
+    context = state.context()
+    context.remove(length)
+    before = locks_llamacpp.statistics()
+    found = []
+    for i in range(count):
+        started = time.perf_counter()
+        context.step(1 + i, length + i)
+        seconds = time.perf_counter() - started
+        after = locks_llamacpp.statistics()
+        # A page in every layer; the first step behind a cut may summarise all of them.
+        if after["summarized_pages"] - before["summarized_pages"] == after["layers"]:
+            found.append((seconds, after["summarize_seconds"] - before["summarize_seconds"]))
+        before = after
+    return found
 
 
 def bytes_per_step(state):
     """What attention reads in a step, by the plug-in's count: with LOCKS, and densely."""
-    import locks_llamacpp
-
     counted = locks_llamacpp.statistics()
     read = counted["score_bytes"] + counted["attend_bytes"] + counted["complete_bytes"]
     return read / max(counted["decode_steps"], 1), counted["dense_bytes"] / max(counted["decode_steps"], 1)
@@ -107,6 +128,11 @@ class Results:
         read = f"{attention_bytes / 1e6:13.1f} {attention_bytes / dense_bytes:9.1%}" if attention_bytes else ""
         print(f"{name:26} {1e3 * stock:10.2f} {1e3 * locks:10.2f} {speedup:8.2f}x {read}", flush=True)
 
+    def add_share(self, name, part, whole, of, **more):
+        entry = {"name": name, "value": 100 * part / whole, "unit": f"% of {of}", "bytes": None, "bandwidth_share": None}
+        self.entries.append({**entry, **more})
+        print(f"{name:32} {part / whole:6.2%} of {of}", flush=True)
+
 
 def compare(results, stock, locks, name, length, rounds, count, weight_bytes):
     """Blocks of steps in turn. The first block of each is not counted: it makes summaries and warms up."""
@@ -133,13 +159,48 @@ def run_real(results, options, plugin, settings):
     with Session() as stock, Session(plugin, settings) as locks:
         stock_seconds, cache = stock.run(read_document, options.document, length, options.threads)
         locks_seconds, _ = locks.run(read_document, options.document, length, options.threads)
+        counted = locks.run(statistics_of)
         results.add(
             f"llamacpp.prefill.{length}", stock_seconds / length, locks_seconds / length, stock_seconds / locks_seconds
         )
+        add_prompt_shares(results, length, stock_seconds, locks_seconds, counted)
         locks.run(take_over, cache)
         for length in REAL_LENGTHS:
             count = 8 if length > 2000 else 16
             compare(results, stock, locks, "llamacpp.decode", length, options.rounds, count, weights)
+        locks.run(take_over, cache)
+        for length in PAGE_LENGTHS:
+            add_page_share(results, locks, length, options.rounds)
+
+
+def add_prompt_shares(results, length, stock_seconds, seconds, counted):
+    """Where the time of a prompt goes. What is neither attention nor summaries is the host's, with LOCKS as without."""
+    attention, summaries = counted["prefill_seconds"], counted["summarize_seconds"]
+    host = seconds - attention - summaries
+    results.add_share(f"llamacpp.summarize.prompt.{length}", summaries, seconds, "the prompt's time", seconds=summaries)
+    results.add_share(
+        f"llamacpp.attention.prompt.{length}",
+        attention,
+        seconds,
+        "the prompt's time",
+        seconds=attention,
+        prompt_seconds=seconds,
+        stock_prompt_seconds=stock_seconds,
+        speedup_ceiling=stock_seconds / host,
+    )
+    print(
+        f"prompt: {stock_seconds:.1f} s stock; with LOCKS {seconds:.1f} s = {attention:.1f} attention + {summaries:.2f} "
+        f"summaries + {host:.1f} the host's own, so at most {stock_seconds / host:.2f}x with attention for nothing",
+        flush=True,
+    )
+
+
+def add_page_share(results, locks, length, rounds):
+    """How much of a step in which a page fills its summary takes: medians."""
+    found = [pair for _ in range(rounds) for pair in locks.run(steps_that_fill_a_page, length, PAGE_STEPS)]
+    share = statistics.median(summaries / seconds for seconds, summaries in found)
+    seconds = statistics.median(summaries for _, summaries in found)
+    results.add_share(f"llamacpp.summarize.page.{length}", share, 1, "the step that fills a page", seconds=seconds)
 
 
 def available_memory():
