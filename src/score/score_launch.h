@@ -1,0 +1,51 @@
+// What the door of the GPU's scorer hands to the kernels. One instance a format, number of units of 64 dimensions (1, 2 or
+// 4) and tiles of 8 query heads (1 or 2).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/args.h"
+#include "locks/cuda.h"
+
+namespace locks::cuda::score_kernels {
+
+struct PageScores {
+  RecordShape shape;
+  RecordArray records;
+  DeviceTable table;
+  QueryArgs queries;
+  const std::int32_t* context_tokens = nullptr;
+  int requests = 0;
+  int max_pages = 0;
+  float* log_mass = nullptr;  // [requests, query_heads, pages]
+  std::int64_t request_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+struct TokenScores {
+  RecordShape shape;
+  RecordArray records;
+  DeviceTable table;
+  QueryArgs queries;
+  int requests = 0;
+  int lists = 0;
+  int capacity = 0;
+  const std::int32_t* pages = nullptr;
+  std::int64_t pages_request_stride = 0;
+  std::int64_t pages_list_stride = 0;
+  const std::int32_t* num_pages = nullptr;
+  std::int64_t num_request_stride = 0;
+  std::int64_t num_list_stride = 0;
+  float* logits = nullptr;  // [requests, lists, capacity, heads, 16]
+  std::int64_t logits_request_stride = 0;
+  std::int64_t logits_list_stride = 0;
+  std::int64_t logits_page_stride = 0;
+};
+
+template <FormatId kId>
+void launch(const PageScores& args, Stream stream);
+template <FormatId kId>
+void launch(const TokenScores& args, Stream stream);
+
+}  // namespace locks::cuda::score_kernels
