@@ -1,0 +1,7 @@
+#include "attend/complete_kernel.cuh"
+
+namespace locks::cuda::complete_kernels {
+
+template void launch<FormatId::kGraded4>(const Sums& args, Stream stream);
+
+}  // namespace locks::cuda::complete_kernels
