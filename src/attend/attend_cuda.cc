@@ -95,10 +95,10 @@ void check_args(const AttendArgs& args) {
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// Lays the partial states over a workspace, whose bytes it returns.
-std::size_t lay_out(const Geometry& geometry, std::int64_t requests, std::int64_t lists, std::byte* workspace,
+std::size_t lay_out(const Geometry& geometry, std::int64_t requests, std::int64_t lists, bool dense, std::byte* workspace,
                     stage::Partials& partials) {
   const std::int64_t rows = requests * lists;
-  partials.leaves_per_part = stage::leaves_per_part(rows);
+  partials.leaves_per_part = stage::leaves_per_part(rows, dense);
   partials.parts_per_row = stage::kMaxLeaves / partials.leaves_per_part;
   const auto states = static_cast<std::size_t>(requests * geometry.query_heads * partials.parts_per_row);
   const std::size_t leaves_bytes = padded(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
@@ -119,7 +119,7 @@ stage::Rows rows(const PagedCache& cache) {
 
 std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists) noexcept {
   stage::Partials partials;
-  return lay_out(geometry, num_requests, num_lists, nullptr, partials);
+  return lay_out(geometry, num_requests, num_lists, false, nullptr, partials);  // dense rows need no more
 }
 
 void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Stream stream) {
@@ -145,8 +145,8 @@ void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Strea
   params.blocks = blocks.data;
   params.block_request_stride = blocks.stride[0];
   params.block_entry_stride = blocks.stride[1];
-  params.table_blocks = static_cast<int>(blocks.shape[1]);
-  params.block_tokens = args.table.block_tokens;
+  params.most_tokens = static_cast<int>(blocks.shape[1] * args.table.block_tokens);
+  params.block_pages = stage::make_divider(static_cast<std::uint32_t>(args.table.block_tokens / kPageTokens));
   params.context_tokens = args.table.context_tokens.data();
   if (!dense) {
     params.selected = selected.data;
@@ -159,14 +159,17 @@ void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Strea
   }
   params.num_requests = requests;
   params.num_lists = args.num_lists;
-  params.lists_per_kv_head = args.num_lists / geometry.kv_heads;
+  params.lists_per_kv_head = stage::make_divider(static_cast<std::uint32_t>(args.num_lists / geometry.kv_heads));
   params.list_heads = list_heads;
   params.query_heads = geometry.query_heads;
-  params.passes = (list_heads + heads_per_pass - 1) / heads_per_pass;
+  params.passes = stage::make_divider(static_cast<std::uint32_t>((list_heads + heads_per_pass - 1) / heads_per_pass));
   params.softmax_scale = geometry.softmax_scale;
-  lay_out(geometry, requests, args.num_lists, args.workspace.data(), params.partials);
+  lay_out(geometry, requests, args.num_lists, dense, args.workspace.data(), params.partials);
   const std::int64_t row_tokens = dense ? blocks.shape[1] * args.table.block_tokens : selected.shape[2] * kPageTokens;
-  stage::launch_attend(params, args.keys.dtype, geometry.head_dim, row_tokens, stream);
+  // One part at least: it says that the row is empty.
+  params.partials.parts =
+      (std::max(1, stage::most_leaves(row_tokens)) + params.partials.leaves_per_part - 1) / params.partials.leaves_per_part;
+  stage::launch_attend(params, args.keys.dtype, geometry.head_dim, stream);
   stage::launch_merge(params, geometry.head_dim, states, accumulate, stream);
 }
 
@@ -186,23 +189,20 @@ void finish(SoftmaxStates states, View<float, 3> out, Stream stream) {
 
 namespace attend_stage {
 
-void launch_attend(const AttendParams& params, DType dtype, int head_dim, std::int64_t row_tokens, Stream stream) {
-  // One part at least: it says that the row is empty.
-  const int leaves = std::max(1, most_leaves(row_tokens));
-  const int parts = (leaves + params.partials.leaves_per_part - 1) / params.partials.leaves_per_part;
+void launch_attend(const AttendParams& params, DType dtype, int head_dim, Stream stream) {
   switch (head_dim) {
     case 64:
-      return launch_instance<64>(params, dtype, parts, stream);
+      return launch_instance<64>(params, dtype, stream);
     case 80:
-      return launch_instance<80>(params, dtype, parts, stream);
+      return launch_instance<80>(params, dtype, stream);
     case 96:
-      return launch_instance<96>(params, dtype, parts, stream);
+      return launch_instance<96>(params, dtype, stream);
     case 128:
-      return launch_instance<128>(params, dtype, parts, stream);
+      return launch_instance<128>(params, dtype, stream);
     case 192:
-      return launch_instance<192>(params, dtype, parts, stream);
+      return launch_instance<192>(params, dtype, stream);
     case 256:
-      return launch_instance<256>(params, dtype, parts, stream);
+      return launch_instance<256>(params, dtype, stream);
     default:
       check::head_dim(head_dim);
   }

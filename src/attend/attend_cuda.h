@@ -13,15 +13,17 @@
 
 namespace locks::cuda::attend_stage {
 
-inline constexpr int kLeafTokens = 64;  // a leaf has a multiple of these
+inline constexpr int kLeafTokens = 128;  // a leaf has a multiple of these
 inline constexpr int kGroupLeaves = 8;
 inline constexpr int kMaxGroups = 16;
 inline constexpr int kMaxLeaves = kMaxGroups * kGroupLeaves;
-inline constexpr int kFewRows = 32;  // below, a block takes a leaf: more blocks, and more partial states
+// With fewer rows a block takes a leaf: more blocks, and more partial states. Listed rows are shorter than dense ones.
+inline constexpr int kFewListedRows = 64;
+inline constexpr int kFewDenseRows = 32;
 
-[[nodiscard]] constexpr int leaf_tokens(std::int64_t row_tokens) noexcept {
-  constexpr std::int64_t kStep = std::int64_t{kLeafTokens} * kMaxLeaves;
-  return static_cast<int>((row_tokens + kStep - 1) / kStep) * kLeafTokens;
+[[nodiscard]] constexpr int leaf_tokens(int row_tokens) noexcept {
+  constexpr int kStep = kLeafTokens * kMaxLeaves;
+  return (row_tokens + kStep - 1) / kStep * kLeafTokens;
 }
 /// Of a row of this many tokens or fewer.
 [[nodiscard]] constexpr int most_leaves(std::int64_t row_tokens) noexcept {
@@ -29,7 +31,22 @@ inline constexpr int kFewRows = 32;  // below, a block takes a leaf: more blocks
   return static_cast<int>(leaves < kMaxLeaves ? leaves : kMaxLeaves);
 }
 /// Leaves that a thread block takes, and with it a partial state.
-[[nodiscard]] constexpr int leaves_per_part(std::int64_t rows) noexcept { return rows < kFewRows ? 1 : kGroupLeaves; }
+[[nodiscard]] constexpr int leaves_per_part(std::int64_t rows, bool dense) noexcept {
+  return rows < (dense ? kFewDenseRows : kFewListedRows) ? 1 : kGroupLeaves;
+}
+
+/// Numbers below 2^31 by a divisor that is known on the host.
+struct Divider {
+  std::uint32_t divisor = 1;
+  std::uint32_t shift = 0;         // 2^shift >= divisor
+  std::uint32_t magic = 1U << 31;  // 2^(31 + shift) / divisor, rounded up: less than divisor / 2^(31 + shift) too much
+};
+[[nodiscard]] constexpr Divider make_divider(std::uint32_t divisor) noexcept {
+  Divider divider{divisor};
+  while ((std::uint64_t{1} << divider.shift) < divisor) ++divider.shift;
+  divider.magic = static_cast<std::uint32_t>(((std::uint64_t{1} << (31 + divider.shift)) + divisor - 1) / divisor);
+  return divider;
+}
 
 struct Rows {
   const std::byte* data = nullptr;
@@ -41,7 +58,8 @@ struct Rows {
 
 /// Partial states: sums of a part, relative to its max.
 struct Partials {
-  int parts_per_row = 0;
+  int parts_per_row = 0;  // slots
+  int parts = 0;          // of them that rows of the longest possible length would use
   int leaves_per_part = 0;
   std::int32_t* row_leaves = nullptr;  // [requests, lists]
   float* max_and_sum = nullptr;        // [requests, query_heads, parts, 2]
@@ -57,8 +75,8 @@ struct AttendParams {
   const std::int32_t* blocks = nullptr;
   std::int64_t block_request_stride = 0;
   std::int64_t block_entry_stride = 0;
-  int table_blocks = 0;  // of each request
-  int block_tokens = 0;
+  int most_tokens = 0;  // that the table has room for
+  Divider block_pages;
   const std::int32_t* context_tokens = nullptr;
   const SelectedPage* selected = nullptr;  // null: every token
   std::int64_t selected_request_stride = 0;
@@ -69,10 +87,10 @@ struct AttendParams {
   std::int64_t count_list_stride = 0;
   int num_requests = 0;
   int num_lists = 0;
-  int lists_per_kv_head = 0;
+  Divider lists_per_kv_head;
   int list_heads = 0;  // query heads that share a list
   int query_heads = 0;
-  int passes = 0;  // over a row, for all of its heads
+  Divider passes;  // over a row, for all of its heads
   float softmax_scale = 0.0F;
   Partials partials;
 };
@@ -84,14 +102,14 @@ struct AttendParams {
 [[nodiscard]] constexpr int heads_per_pass(DType dtype, int head_dim, int list_heads) noexcept {
   return list_heads > 8 && has_wide_instance(dtype, head_dim) ? 16 : 8;
 }
-/// Launches the instance for this kind of cache, on a grid for rows of up to `row_tokens`.
-void launch_attend(const AttendParams& params, DType dtype, int head_dim, std::int64_t row_tokens, Stream stream);
+/// Launches the instance for this kind of cache.
+void launch_attend(const AttendParams& params, DType dtype, int head_dim, Stream stream);
 /// Folds the partial states into `states`.
 void launch_merge(const AttendParams& params, int head_dim, SoftmaxStates states, bool accumulate, Stream stream);
 void launch_finish(SoftmaxStates states, View<float, 3> out, Stream stream);
 
 // One per head dimension, in instances/.
 template <int kHeadDim>
-void launch_instance(const AttendParams& params, DType dtype, int parts, Stream stream);
+void launch_instance(const AttendParams& params, DType dtype, Stream stream);
 
 }  // namespace locks::cuda::attend_stage

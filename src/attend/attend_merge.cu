@@ -64,12 +64,21 @@ __global__ void __launch_bounds__(kLeafThreads) merge_leaves(const __grid_consta
   const int lane = thread % 32;
   const std::int64_t row = (std::int64_t{request} * params.query_heads + head) * params.partials.parts_per_row;
   wait_for_parts();
+  // Everything is asked for at once, before it is known how many leaves there are: the parts that a longest row would have.
   const int leaves = row_leaves(params, request, head);
   const int first = group * kGroupLeaves;
-  if (first < leaves) {
+  if (first < params.partials.parts) {
+    const int parts = params.partials.parts - first;
     float2 own = {kNoLogit, 0.0F};
-    if (lane < kGroupLeaves && first + lane < leaves) {
+    if (lane < min(kGroupLeaves, parts)) {
       own = reinterpret_cast<const float2*>(params.partials.max_and_sum)[row + first + lane];
+    }
+    const int quads = params.head_dim / 4;
+    const auto* const part_out = reinterpret_cast<const float4*>(params.partials.out) + (row + first) * quads;
+    float4 leaf_out[kGroupLeaves];
+#pragma unroll
+    for (int leaf = 0; leaf < kGroupLeaves; ++leaf) {
+      if (lane < quads && leaf < parts) leaf_out[leaf] = part_out[leaf * quads + lane];
     }
     FoldScales scales[kGroupLeaves];
     float max = kNoLogit;
@@ -86,20 +95,17 @@ __global__ void __launch_bounds__(kLeafThreads) merge_leaves(const __grid_consta
       group_max[group] = max;
       group_sum[group] = sum;
     }
-    const int quads = params.head_dim / 4;
-    const auto* const parts = reinterpret_cast<const float4*>(params.partials.out) + (row + first) * quads;
     for (int quad = lane; quad < quads; quad += 32) {
-      float4 leaf_out[kGroupLeaves];
-#pragma unroll
-      for (int leaf = 0; leaf < kGroupLeaves; ++leaf) {
-        if (first + leaf < leaves) leaf_out[leaf] = parts[leaf * quads + quad];
-      }
       float4 total = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll
       for (int leaf = 0; leaf < kGroupLeaves; ++leaf) {
         if (first + leaf < leaves) total = fold(total, leaf_out[leaf], scales[leaf]);
       }
       out[group][quad] = total;
+#pragma unroll
+      for (int leaf = 0; leaf < kGroupLeaves; ++leaf) {
+        if (quad + 32 < quads && first + leaf < leaves) leaf_out[leaf] = part_out[leaf * quads + quad + 32];
+      }
     }
   }
   __syncthreads();

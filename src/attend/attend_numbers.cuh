@@ -21,17 +21,25 @@ struct Numbers<DType::kF16> {
     std::uint32_t a[4];
   };
 
+  // Where a lane's share of a tile begins; what is added to it for a step is a constant.
   template <int kStride>
-  static __device__ __forceinline__ Fragment keys(std::uint32_t tile, int step, int lane) {
+  static __device__ __forceinline__ std::uint32_t keys_of_lane(std::uint32_t tile, int lane) {
+    return tile + (lane & 15) * kStride + (lane >> 4) * 16;
+  }
+  template <int kStride>
+  static __device__ __forceinline__ std::uint32_t values_of_lane(std::uint32_t tile, int lane) {
+    return tile + ((lane & 7) + (lane >> 4) * 8) * kStride + ((lane >> 3) & 1) * 16;
+  }
+  template <int kStride>
+  static __device__ __forceinline__ Fragment keys(std::uint32_t of_lane, int step) {
     Fragment fragment;
-    mma16::load_matrices(fragment.a, tile + (lane & 15) * kStride + (2 * step + (lane >> 4)) * 16);
+    mma16::load_matrices(fragment.a, of_lane + 32 * step);
     return fragment;
   }
   template <int kStride>
-  static __device__ __forceinline__ Fragment values(std::uint32_t tile, int step, int lane) {
+  static __device__ __forceinline__ Fragment values(std::uint32_t of_lane, int step) {
     Fragment fragment;
-    const int row = (lane & 7) + ((lane >> 4) << 3);
-    mma16::load_transposed(fragment.a, tile + row * kStride + (2 * step + ((lane >> 3) & 1)) * 16);
+    mma16::load_transposed(fragment.a, of_lane + 32 * step);
     return fragment;
   }
   static __device__ __forceinline__ void multiply(float (&sums)[kSums][4], const Fragment& fragment,
@@ -52,21 +60,11 @@ struct Numbers<DType::kF16> {
 };
 
 template <>
-struct Numbers<DType::kBF16> {
+struct Numbers<DType::kBF16> : Numbers<DType::kF16> {
   static constexpr int kBytes = 2;
   static constexpr int kParts = 3;
   static constexpr int kSums = 3;
   static constexpr float kWeightScale = 1.0F;
-  using Fragment = Numbers<DType::kF16>::Fragment;
-
-  template <int kStride>
-  static __device__ __forceinline__ Fragment keys(std::uint32_t tile, int step, int lane) {
-    return Numbers<DType::kF16>::keys<kStride>(tile, step, lane);
-  }
-  template <int kStride>
-  static __device__ __forceinline__ Fragment values(std::uint32_t tile, int step, int lane) {
-    return Numbers<DType::kF16>::values<kStride>(tile, step, lane);
-  }
   static __device__ __forceinline__ void multiply(float (&sums)[kSums][4], const Fragment& fragment,
                                                   const std::uint32_t (&parts)[kParts][2]) {
 #pragma unroll
@@ -108,23 +106,29 @@ struct Numbers<DType::kF32> {
     for (int part = 0; part < kParts; ++part) fragment.a[part][i] = parts[part];
   }
   template <int kStride>
-  static __device__ __forceinline__ Fragment keys(std::uint32_t tile, int step, int lane) {
+  static __device__ __forceinline__ std::uint32_t keys_of_lane(std::uint32_t tile, int lane) {
+    return tile + (lane >> 2) * kStride + (lane & 3) * 8;
+  }
+  template <int kStride>
+  static __device__ __forceinline__ std::uint32_t values_of_lane(std::uint32_t tile, int lane) {
+    return tile + (lane & 3) * 2 * kStride + (lane >> 2) * 4;
+  }
+  template <int kStride>
+  static __device__ __forceinline__ Fragment keys(std::uint32_t of_lane, int step) {
     Fragment fragment;
-    const std::uint32_t first = tile + (lane >> 2) * kStride + (16 * step + 2 * (lane & 3)) * 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t address = first + (i & 1) * 8 * kStride + (i >> 1) * 32;
+      const std::uint32_t address = of_lane + 64 * step + (i & 1) * 8 * kStride + (i >> 1) * 32;
       set(fragment, i, load(address), load(address + 4));
     }
     return fragment;
   }
   template <int kStride>
-  static __device__ __forceinline__ Fragment values(std::uint32_t tile, int step, int lane) {
+  static __device__ __forceinline__ Fragment values(std::uint32_t of_lane, int step) {
     Fragment fragment;
-    const std::uint32_t first = tile + 2 * (lane & 3) * kStride + (16 * step + (lane >> 2)) * 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t address = first + (i >> 1) * 8 * kStride + (i & 1) * 32;
+      const std::uint32_t address = of_lane + 64 * step + (i >> 1) * 8 * kStride + (i & 1) * 32;
       set(fragment, i, load(address), load(address + kStride));
     }
     return fragment;

@@ -1,88 +1,153 @@
-// Which tokens of the cache a row has, in packed order. A token of the cache is named by block * block_tokens + token in the
-// block, which is page * 16 + token in the page as well.
+// Which tokens of the cache a row has, in packed order, and where their keys and values lie.
 #pragma once
 
 #include "attend/attend_cuda.h"
 
 namespace locks::cuda::attend_stage {
 
-inline constexpr int kWindow = 256;  // tokens that are looked up at a time
-inline constexpr int kWindows = 3;   // being read, read ahead of, and being filled
+inline constexpr int kThreadTokens = 2;  // that a thread looks up at a time; a window is what all threads do
+inline constexpr int kWindows = 3;       // being read, read ahead of, and being filled
+inline constexpr int kOwnEntries = 4;    // of a list, that a thread keeps
 
-/// A thread's view of its block's row. With lists each thread knows how many tokens precede its own run of entries.
+struct TokenRows {
+  const std::byte* key;
+  const std::byte* value;
+};
+
+__device__ __forceinline__ int divide(int number, const Divider& by) {
+  return static_cast<int>(__umulhi(2 * static_cast<std::uint32_t>(number), by.magic) >> by.shift);
+}
+
+/// Rows of the cache of one KV head. Token t of the cache is token t % 16 of page t / 16.
+class CacheRows {
+ public:
+  __device__ __forceinline__ CacheRows(const AttendParams& params, int kv_head)
+      : keys_(params.keys.data + kv_head * params.keys.head_stride),
+        values_(params.values.data + kv_head * params.values.head_stride) {}
+
+  [[nodiscard]] __device__ __forceinline__ TokenRows operator()(const AttendParams& params, int token) const {
+    return {row(params, params.keys, keys_, token), row(params, params.values, values_, token)};
+  }
+
+ private:
+  static __device__ __forceinline__ const std::byte* row(const AttendParams& params, const Rows& rows, const std::byte* data,
+                                                         int token) {
+    if (rows.page_slots != nullptr) return data + rows.page_slots[token] * rows.token_stride;
+    const int page = token / kPageTokens;
+    const int block = divide(page, params.block_pages);
+    const int in_block = token - block * static_cast<int>(params.block_pages.divisor) * kPageTokens;
+    return data + block * rows.block_stride + in_block * rows.token_stride;
+  }
+  const std::byte* keys_;
+  const std::byte* values_;
+};
+
+/// A thread's view of its block's row. With lists each thread knows how many tokens precede its own entries.
 class RowTokens {
  public:
-  /// All threads of the block; `sums` has an int for each warp.
+  /// All threads of the block; `sums` has kOwnEntries ints for each warp.
   __device__ __forceinline__ RowTokens(const AttendParams& params, int request, int list, int* sums)
       : table_(params.blocks + request * params.block_request_stride) {
     if (params.selected == nullptr) {
-      const std::int64_t most = std::int64_t{params.table_blocks} * params.block_tokens;
-      const int tokens = params.context_tokens[request];
-      total_ = static_cast<int>(tokens < most ? tokens : most);
+      total_ = min(params.context_tokens[request], params.most_tokens);
       return;
     }
     entries_ = params.selected + request * params.selected_request_stride + list * params.selected_list_stride;
     const auto threads = static_cast<int>(blockDim.x);
     const auto thread = static_cast<int>(threadIdx.x);
-    // Most lists have no more entries than a block has threads: the entry is asked for together with the count.
-    SelectedPage own;
-    if (thread < params.capacity) own = load(thread);
+    // Entries are asked for together with their number, and all at once.
+    SelectedPage own[kOwnEntries];
+#pragma unroll
+    for (int i = 0; i < kOwnEntries; ++i) {
+      if (i * threads + thread < params.capacity) own[i] = load(i * threads + thread);
+    }
     const int listed = params.num_selected[request * params.count_request_stride + list * params.count_list_stride];
-    const int count = max(0, min(listed, params.capacity));
-    const int run = (count + threads - 1) / threads;
-    first_ = min(thread * run, count);
-    end_ = min(first_ + run, count);
-    int tokens = 0;
-    if (run == 1) {
-      if (first_ < end_) {
-        own_ = {token_of_page(params, own.page), own.mask};
-        tokens = __popc(own.mask);
+    count_ = max(0, min(listed, params.capacity));
+    in_registers_ = count_ <= kOwnEntries * threads;
+    int tokens[kOwnEntries] = {};
+    if (in_registers_) {
+#pragma unroll
+      for (int i = 0; i < kOwnEntries; ++i) {
+        if (i * threads + thread >= count_) continue;
+        own_[i] = {token_of_page(params, own[i].page), own[i].mask};
+        tokens[i] = __popc(own[i].mask);
       }
     } else {
-      for (int entry = first_; entry < end_; ++entry) tokens += __popc(load(entry).mask);
+      // A run of the entries, counted as the first of the thread's own.
+#pragma unroll 1
+      for (int entry = run_begin(); entry < run_end(); ++entry) tokens[0] += __popc(load(entry).mask);
     }
-    one_each_ = run == 1;
-    int before = tokens;  // inclusive, within the warp
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(~0U, before, step);
-      if (thread % 32 >= step) before += other;
+    for (int i = 0; i < kOwnEntries; ++i) {
+      if (i > 0 && (i * threads >= count_ || !in_registers_)) break;
+      int before = tokens[i];  // inclusive, within the warp
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(~0U, before, step);
+        if (threadIdx.x % 32 >= step) before += other;
+      }
+      if (threadIdx.x % 32 == 31) sums[i * (blockDim.x / 32) + threadIdx.x / 32] = before;
+      before_[i] = before - tokens[i];
     }
-    if (thread % 32 == 31) sums[thread / 32] = before;
     __syncthreads();
-    before_ = before - tokens;
-    for (int warp = 0; warp < threads / 32; ++warp) {
-      if (warp < thread / 32) before_ += sums[warp];
-      total_ += sums[warp];
+#pragma unroll
+    for (int i = 0; i < kOwnEntries; ++i) {
+      if (i > 0 && (i * threads >= count_ || !in_registers_)) break;
+#pragma unroll 1
+      for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) {
+        if (warp == threadIdx.x / 32) before_[i] += total_;
+        total_ += sums[i * (blockDim.x / 32) + warp];
+      }
     }
   }
 
   [[nodiscard]] __device__ __forceinline__ int total() const { return total_; }
 
-  /// Writes the names of tokens [first, end) of the row to `names`. Every thread writes some.
-  __device__ __forceinline__ void look_up(const AttendParams& params, int first, int end, int* names) const {
+  /// Tokens are looked up in two steps, so that something else can be done while the table is read: fetch() asks for what
+  /// write() needs to write where tokens [first, end) of the row lie. Every thread does its share of both.
+  __device__ __forceinline__ void fetch(const AttendParams& params, int first, int end, int (&blocks)[kThreadTokens]) const {
+    if (params.selected != nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kThreadTokens; ++i) {
+      const auto token = static_cast<int>(first + i * blockDim.x + threadIdx.x);
+      if (token < end) blocks[i] = block(divide(token / kPageTokens, params.block_pages), params);
+    }
+  }
+  __device__ __forceinline__ void write(const AttendParams& params, const CacheRows& cache, int first, int end,
+                                        const int (&blocks)[kThreadTokens], TokenRows* rows) const {
     if (params.selected == nullptr) {
-      for (int token = first + static_cast<int>(threadIdx.x); token < end; token += static_cast<int>(blockDim.x)) {
-        const int index = token / params.block_tokens;
-        names[token - first] = block(params, index) * params.block_tokens + (token - index * params.block_tokens);
+      const int block_tokens = static_cast<int>(params.block_pages.divisor) * kPageTokens;
+#pragma unroll
+      for (int i = 0; i < kThreadTokens; ++i) {
+        const auto token = static_cast<int>(first + i * blockDim.x + threadIdx.x);
+        if (token >= end) continue;
+        const int in_block = token - divide(token / kPageTokens, params.block_pages) * block_tokens;
+        store(rows + token - first, cache(params, blocks[i] * block_tokens + in_block));
       }
       return;
     }
-    int rank = before_;
-    for (int entry = first_; entry < end_ && rank < end; ++entry) {
-      Named page = own_;
-      if (!one_each_) {
-        const SelectedPage listed = load(entry);
-        page = {0, listed.mask};
-        if (rank + __popc(page.mask) > first && page.mask != 0) page.token = token_of_page(params, listed.page);
+    const int entries_end = in_registers_ ? run() : run_end();  // own ones, or of the list
+    int rank = before_[0];
+#pragma unroll 1
+    for (int entry = in_registers_ ? 0 : run_begin(); entry < entries_end && rank < end; ++entry) {
+      Named page{};
+      if (in_registers_) {
+#pragma unroll
+        for (int i = 0; i < kOwnEntries; ++i) {
+          if (entry == i) {
+            page = own_[i];
+            rank = before_[i];
+          }
+        }
+      } else {
+        page.mask = load(entry).mask;
       }
-      if (rank + __popc(page.mask) <= first) {
-        rank += __popc(page.mask);
-        continue;
+      const int next = rank + __popc(page.mask);
+      if (next > first && next > rank && rank < end) {
+        if (!in_registers_) page.token = token_of_page(params, load(entry).page);
+        write_page(params, cache, page, rank, first, end, rows);
       }
-      for (unsigned left = page.mask; left != 0; left &= left - 1, ++rank) {
-        if (rank >= first && rank < end) names[rank - first] = page.token + __ffs(static_cast<int>(left)) - 1;
-      }
+      rank = next;
     }
   }
 
@@ -91,35 +156,61 @@ class RowTokens {
     int token;
     unsigned mask;
   };
+  static __device__ __forceinline__ void store(TokenRows* into, const TokenRows& rows) {
+    *reinterpret_cast<ulonglong2*>(into) = {reinterpret_cast<unsigned long long>(rows.key),
+                                            reinterpret_cast<unsigned long long>(rows.value)};
+  }
+  /// Tokens of one page, the first of which is the row's `rank`-th.
+  static __device__ __forceinline__ void write_page(const AttendParams& params, const CacheRows& cache, const Named& page,
+                                                    int rank, int first, int end, TokenRows* rows) {
+    const bool even = params.keys.page_slots == nullptr && params.values.page_slots == nullptr;
+    TokenRows begin = cache(params, page.token);
+    if (even && page.mask == kWholePage && rank >= first && rank + kPageTokens <= end) {
+#pragma unroll
+      for (int i = 0; i < kPageTokens; ++i) {
+        store(rows + rank - first + i, begin);
+        begin.key += params.keys.token_stride;
+        begin.value += params.values.token_stride;
+      }
+      return;
+    }
+#pragma unroll 1
+    for (unsigned left = page.mask; left != 0; left &= left - 1, ++rank) {
+      if (rank < first || rank >= end) continue;
+      const int token = __ffs(static_cast<int>(left)) - 1;
+      store(rows + rank - first,
+            even ? TokenRows{begin.key + token * params.keys.token_stride, begin.value + token * params.values.token_stride}
+                 : cache(params, page.token + token));
+    }
+  }
+  [[nodiscard]] __device__ __forceinline__ int run() const {  // threads are a power of two
+    return (count_ + static_cast<int>(blockDim.x) - 1) >> (__ffs(static_cast<int>(blockDim.x)) - 1);
+  }
+  [[nodiscard]] __device__ __forceinline__ int run_begin() const {
+    return min(static_cast<int>(threadIdx.x) * run(), count_);
+  }
+  [[nodiscard]] __device__ __forceinline__ int run_end() const { return min(run_begin() + run(), count_); }
   [[nodiscard]] __device__ __forceinline__ SelectedPage load(int entry) const {
     // A copy of the whole would be made byte by byte.
     return {entries_[entry].page, entries_[entry].mask};
   }
-  [[nodiscard]] __device__ __forceinline__ int block(const AttendParams& params, int index) const {
+  [[nodiscard]] __device__ __forceinline__ int block(int index, const AttendParams& params) const {
     return table_[index * params.block_entry_stride];
   }
   [[nodiscard]] __device__ __forceinline__ int token_of_page(const AttendParams& params, int page) const {
-    const int pages = params.block_tokens / kPageTokens;
-    const int index = page / pages;
-    return block(params, index) * params.block_tokens + (page - index * pages) * kPageTokens;
+    const int pages = static_cast<int>(params.block_pages.divisor);
+    const int index = divide(page, params.block_pages);
+    return (block(index, params) * pages + page - index * pages) * kPageTokens;
   }
 
   const std::int32_t* table_;
   const SelectedPage* entries_ = nullptr;
   int total_ = 0;
-  int first_ = 0;
-  int end_ = 0;
-  int before_ = 0;
-  bool one_each_ = false;
-  Named own_{};
+  int count_ = 0;
+  // Entry i * threads + thread is a thread's i-th own one; of a longer list it has a run, and looks it up again and again.
+  bool in_registers_ = false;
+  Named own_[kOwnEntries] = {};
+  int before_[kOwnEntries] = {};
 };
-
-/// Where a token's row of keys or values begins.
-__device__ __forceinline__ const std::byte* row_of_token(const Rows& rows, int kv_head, int block_tokens, int token) {
-  const std::byte* const head = rows.data + kv_head * rows.head_stride;
-  if (rows.page_slots != nullptr) return head + rows.page_slots[token] * rows.token_stride;
-  const int block = token / block_tokens;
-  return head + block * rows.block_stride + (token - block * block_tokens) * rows.token_stride;
-}
 
 }  // namespace locks::cuda::attend_stage

@@ -1,5 +1,5 @@
 #include "attend/attend_kernel.cuh"
 
 namespace locks::cuda::attend_stage {
-template void launch_instance<192>(const AttendParams&, DType, int, Stream);
+template void launch_instance<192>(const AttendParams&, DType, Stream);
 }
