@@ -1,0 +1,3 @@
+#include "summarize/summarize_kernel.cuh"
+
+template void locks::cuda::summarize_stage::launch<80>(const Args&, CUstream_st*);

@@ -1,0 +1,372 @@
+// From the cache to rotated, scaled deviations from a stored mean, in the shared memory of a warp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "summarize/fragments.cuh"
+#include "summarize/steps.cuh"
+#include "summarize/summarize_launch.h"
+
+namespace locks::cuda::summarize_stage {
+
+/// Larger components (after rotation) count like those that are not finite (records.h).
+constexpr float kLargestComponent = 0x1p100F;
+
+__device__ __forceinline__ const std::byte* row_of(const CacheRows& cache, int page, int token, int kv_head) {
+  const std::byte* const head = cache.data + kv_head * cache.head_stride;
+  if (cache.page_slots != nullptr)
+    return head + cache.page_slots[std::int64_t{page} * kPageTokens + token] * cache.token_stride;
+  const auto number = static_cast<unsigned>(page);
+  const unsigned block = number / cache.pages_per_block;
+  const std::int64_t in_block = std::int64_t{number - block * cache.pages_per_block} * kPageTokens + token;
+  return head + block * cache.block_stride + in_block * cache.token_stride;
+}
+
+/// 16 bytes of a row, which begins anywhere unless `aligned`.
+__device__ __forceinline__ uint4 load_16_bytes(const std::byte* from, bool aligned) {
+  if (aligned) return __ldg(reinterpret_cast<const uint4*>(from));
+  std::uint32_t words[4];
+  const auto* bytes = reinterpret_cast<const unsigned char*>(from);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = pack_bytes(bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]);
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/// Components 32 j + 8 t ... of this lane's two rows, as they lie: kWords 32-bit words a chunk, to `store(row, j, w, word)`.
+template <int kHeadDim, int kWords, class Store>
+__device__ __forceinline__ void load_words(const std::byte* const (&rows)[2], bool aligned, int t, const Store& store) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+      const std::byte* const from = rows[r] + 4 * kWords * (4 * j + t);
+#pragma unroll
+      for (int w = 0; w < kWords; w += 4) {
+        uint4 four = make_uint4(0, 0, 0, 0);
+        if (inside<kHeadDim>(j, t)) four = load_16_bytes(from + 4 * w, aligned);
+        store(r, j, w, four.x);
+        store(r, j, w + 1, four.y);
+        store(r, j, w + 2, four.z);
+        store(r, j, w + 3, four.w);
+      }
+    }
+  }
+}
+
+/// Two 16-bit numbers are multiplied by +-1 each: bit 0 of `negative` for the low one, bit 1 for the high one.
+__device__ __forceinline__ std::uint32_t flip_signs(std::uint32_t pair, std::uint32_t negative) {
+  return pair ^ (negative * 0x40008000U & 0x80008000U);
+}
+
+template <bool kBf16>
+__device__ __forceinline__ void mma_16_bits(float (&sums)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                            std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+  if constexpr (kBf16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+}
+
+/// Signs of a Hadamard matrix of 16 as the right operand of mma_16_bits: its rows are inputs (bits 0, 1: i; bits 2, 3: lane
+/// t), its columns outputs in the same order, for output i = 2 n + (g & 1) of lane t = g / 2. `lanes` is 4, or 2 for a block
+/// of eight.
+template <bool kBf16>
+__device__ __forceinline__ void hadamard_operand(int lane, int lanes, std::uint32_t (&b)[2][2]) {
+  constexpr std::uint32_t kOnes = kBf16 ? 0x3F803F80U : 0x3C003C00U;
+  const int from = lane % 4;
+  const int to = lane / 8;
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    const int i = 2 * n + (lane / 4 & 1);
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const std::uint32_t low = __popc(2 * pair & i) + __popc(from & to) & 1;
+      const std::uint32_t high = __popc((2 * pair + 1) & i) + __popc(from & to) & 1;
+      b[n][pair] = from < lanes && to < lanes ? flip_signs(kOnes, low | high << 1) : 0U;
+    }
+  }
+}
+
+/// The rotation but for its last butterflies, on 16-bit words. Products with +-1 are exact, their sums are float; but tensor
+/// cores may take denormal bf16 numbers, and sums as small, for zeros.
+template <bool kBf16, int kHeadDim>
+__device__ __forceinline__ void rotate_words(const std::uint32_t (&words)[2][kChunks<kHeadDim>][4], const Signs& signs,
+                                             int lane, PageFragment<kHeadDim>& page) {
+  const int t = lane % 4;
+  std::uint32_t whole[2][2];
+  std::uint32_t halved[2][2];
+  hadamard_operand<kBf16>(lane, 4, whole);
+  if constexpr (kHeadDim % 32 != 0) hadamard_operand<kBf16>(lane, 2, halved);
+#pragma unroll
+  for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+    const std::uint32_t negative = signs.negative[j] >> 8 * t & 0xFFU;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      std::uint32_t a[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[i] = flip_signs(words[i & 1][j][2 * half + i / 2], negative >> (4 * half + 2 * (i / 2)));
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+        if (kHeadDim % 32 != 0 && j + 1 == kChunks<kHeadDim>) {
+          mma_16_bits<kBf16>(sums, a[0], a[1], a[2], a[3], halved[n][0], halved[n][1]);
+        } else {
+          mma_16_bits<kBf16>(sums, a[0], a[1], a[2], a[3], whole[n][0], whole[n][1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) page.x[i / 2][j][4 * half + 2 * n + i % 2] = sums[i];
+      }
+    }
+  }
+}
+
+/// The same on floats.
+template <int kHeadDim>
+__device__ __forceinline__ void rotate_floats(const Signs& signs, int lane, PageFragment<kHeadDim>& page) {
+  const int t = lane % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+      float(&x)[8] = page.x[r][j];
+      const std::uint32_t negative = signs.negative[j] >> 8 * t;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = __uint_as_float(__float_as_uint(x[i]) ^ negative >> i << 31);
+#pragma unroll
+      for (int half = 1; half < 4; half *= 2) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if ((i & half) != 0) continue;
+          const float a = x[i];
+          x[i] = a + x[i + half];
+          x[i + half] = a - x[i + half];
+        }
+      }
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) {
+        if (step == 2 && kHeadDim % 32 != 0 && j + 1 == kChunks<kHeadDim>) continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float other = __shfl_xor_sync(kAll, x[i], step);
+          x[i] = (t & step) != 0 ? other - x[i] : x[i] + other;
+        }
+      }
+    }
+  }
+}
+
+/// Chunks that are transformed together first: the largest power of two.
+template <int kHeadDim>
+inline constexpr int kFirstChunks = kHeadDim >= 256   ? 8
+                                    : kHeadDim >= 128 ? 4
+                                                      : 2;
+
+/// The butterflies of dimensions 4 and of 32 or more apart, and the factor of the second block next to the first one's.
+template <int kHeadDim>
+__device__ __forceinline__ void finish_rotation(PageFragment<kHeadDim>& page) {
+  constexpr int kFirst = kFirstChunks<kHeadDim>;
+  constexpr int kRest = kHeadDim - 32 * kFirst;
+  constexpr float kRestFactor = kRest == 16 ? 2.0F : 1.41421356237F;  // 64 + 16, and 64 + 32 or 128 + 64
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float a = page.x[r][j][i];
+        page.x[r][j][i] = a + page.x[r][j][i + 4];
+        page.x[r][j][i + 4] = a - page.x[r][j][i + 4];
+      }
+    }
+#pragma unroll
+    for (int apart = 1; apart < kFirst; apart *= 2) {
+#pragma unroll
+      for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+        const int partner = j + apart;
+        if ((j & apart) != 0 || partner >= kChunks<kHeadDim> || (j >= kFirst && 32 * apart >= kRest)) continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float a = page.x[r][j][i];
+          page.x[r][j][i] = a + page.x[r][partner][i];
+          page.x[r][partner][i] = a - page.x[r][partner][i];
+        }
+      }
+    }
+#pragma unroll
+    for (int j = kFirst; j < kChunks<kHeadDim>; ++j) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) page.x[r][j][i] *= kRestFactor;
+    }
+  }
+}
+
+template <bool kBf16, int kHeadDim>
+__device__ __forceinline__ void load_16_bit_page(const std::byte* const (&rows)[2], bool aligned, bool rotate,
+                                                 const Signs& signs, int lane, PageFragment<kHeadDim>& page) {
+  std::uint32_t words[2][kChunks<kHeadDim>][4];
+  load_words<kHeadDim, 4>(rows, aligned, lane % 4,
+                          [&words](int r, int j, int w, std::uint32_t word) { words[r][j][w] = word; });
+  if (rotate) {
+    rotate_words<kBf16, kHeadDim>(words, signs, lane, page);
+    return;
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const std::uint32_t pair = words[r][j][i / 2];
+        if constexpr (kBf16) {
+          page.x[r][j][i] = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
+        } else {
+          const auto half = static_cast<unsigned short>(i % 2 == 0 ? pair : pair >> 16);
+          asm("cvt.f32.f16 %0, %1;" : "=f"(page.x[r][j][i]) : "h"(half));
+        }
+      }
+    }
+  }
+}
+
+/// What the rotation's unfinished factor 1 / sqrt(block) of the first block is.
+template <int kHeadDim>
+inline constexpr float kUnit = kFirstChunks<kHeadDim> == 2   ? 0.125F
+                               : kFirstChunks<kHeadDim> == 4 ? 0.0883883476F
+                                                             : 0.0625F;
+template <int kHeadDim>
+inline constexpr float kInverseUnit = kFirstChunks<kHeadDim> == 2   ? 8.0F
+                                      : kFirstChunks<kHeadDim> == 4 ? 11.3137085F
+                                                                    : 16.0F;
+
+/// Loads one page of one head to shared memory, rotated and scaled by a power of two if its components are far from 1, so
+/// that no square overflows or vanishes. What components must be multiplied by to be what they stand for is kUnit, if
+/// `rotated`, times 2^exponent. False for all lanes if a component is not finite or too large.
+template <int kHeadDim>
+__device__ __forceinline__ bool load_page(const CacheRows& cache, int page_number, int kv_head, bool rotated,
+                                          const Signs& signs, int lane, float* to, int& exponent) {
+  PageFragment<kHeadDim> page;
+  const std::byte* const rows[2] = {row_of(cache, page_number, lane / 4, kv_head),
+                                    row_of(cache, page_number, lane / 4 + 8, kv_head)};
+  const float unit = rotated ? kUnit<kHeadDim> : 1.0F;
+  if (cache.dtype == DType::kF32) {
+    load_words<kHeadDim, 8>(rows, cache.aligned, lane % 4,
+                            [&page](int r, int j, int w, std::uint32_t word) { page.x[r][j][w] = __uint_as_float(word); });
+    if (rotated) rotate_floats<kHeadDim>(signs, lane, page);
+  } else if (cache.dtype == DType::kBF16) {
+    load_16_bit_page<true, kHeadDim>(rows, cache.aligned, rotated, signs, lane, page);
+  } else {
+    load_16_bit_page<false, kHeadDim>(rows, cache.aligned, rotated, signs, lane, page);
+  }
+  if (rotated) finish_rotation<kHeadDim>(page);
+  float most = 0.0F;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        asm("max.NaN.f32 %0, %0, %1;" : "+f"(most) : "f"(fabsf(page.x[r][j][i])));
+      }
+    }
+  }
+  most = largest_of_warp(most) * unit;
+  exponent = 0;
+  if (!(most <= kLargestComponent)) return false;
+  constexpr float kNearOne = 0x1p16F;
+  if (!((most > 1.0F / kNearOne && most < kNearOne) || most == 0.0F)) {
+    exponent = max(static_cast<int>(__float_as_uint(most) >> 23) - 127, -126);
+    const float down = power_of_two(-exponent);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) page.x[r][j][i] *= down;
+      }
+    }
+  }
+  store_page<kHeadDim>(page, to, lane);
+  __syncwarp();
+  return true;
+}
+
+/// Stores codes and scale of the mean of `rows` at `codes` and `scale_at`, and what they mean at `mean` [head_dim].
+template <int kHeadDim>
+__device__ __forceinline__ void store_mean(const Scale& scale, int lane, float* rows, float* mean, std::byte* codes,
+                                           std::byte* scale_at) {
+  constexpr int kQuarters = kRowFloats<kHeadDim> / 4;
+  constexpr int kRounds = (kQuarters + 31) / 32;
+  float4 sums[kRounds];
+  float largest = 0.0F;
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int quarter = 32 * round + lane;
+    float4 sum = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+    if (quarter < kQuarters) {
+#pragma unroll 8
+      for (int token = 0; token < kPageTokens; ++token) {
+        const float4 x = *quarter_of<kHeadDim>(rows, token, quarter);
+        sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
+      }
+    }
+    constexpr float kShare = 1.0F / kPageTokens;
+    sums[round] = make_float4(sum.x * kShare, sum.y * kShare, sum.z * kShare, sum.w * kShare);
+    largest = fmaxf(largest, fmaxf(fmaxf(fabsf(sums[round].x), fabsf(sums[round].y)),
+                                   fmaxf(fabsf(sums[round].z), fabsf(sums[round].w))));
+  }
+  const StoredStep step = stored_step(largest_of_warp(largest) / 127.0F, scale);
+  if (lane == 0) *reinterpret_cast<std::uint16_t*>(scale_at) = static_cast<std::uint16_t>(step.bits);
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int quarter = 32 * round + lane;
+    const Code x = mid_tread(sums[round].x, step.inverse, 128.0F);
+    const Code y = mid_tread(sums[round].y, step.inverse, 128.0F);
+    const Code z = mid_tread(sums[round].z, step.inverse, 128.0F);
+    const Code w = mid_tread(sums[round].w, step.inverse, 128.0F);
+    if (quarter < kQuarters) {
+      const float4 stored =
+          make_float4(x.meaning * step.scaled, y.meaning * step.scaled, z.meaning * step.scaled, w.meaning * step.scaled);
+      reinterpret_cast<float4*>(mean)[quarter] = stored;
+    }
+    // Codes are 128 more than the signed bytes of the record.
+    const std::uint32_t packed = pack_bytes(x.bits, y.bits, z.bits, w.bits) ^ 0x80808080U;
+    if (4 * quarter < kHeadDim) reinterpret_cast<std::uint32_t*>(codes)[quarter] = packed;
+  }
+  __syncwarp();
+}
+
+/// Takes the stored mean off `rows`, and calls take(x) with every chunk of this lane's two rows on the way.
+template <int kHeadDim, class Take>
+__device__ __forceinline__ void for_deviations(float* rows, const float* mean, int lane, const Take& take) {
+#pragma unroll
+  for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+    float x[2][8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int quarter = 8 * j + 2 * (lane % 4) + half;
+      const float4 stored = reinterpret_cast<const float4*>(mean)[quarter];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float4* const at = quarter_of<kHeadDim>(rows, lane / 4 + 8 * r, quarter);
+        const float4 four = make_float4(at->x - stored.x, at->y - stored.y, at->z - stored.z, at->w - stored.w);
+        *at = four;
+        x[r][4 * half] = four.x;
+        x[r][4 * half + 1] = four.y;
+        x[r][4 * half + 2] = four.z;
+        x[r][4 * half + 3] = four.w;
+      }
+    }
+    take(x);
+  }
+  __syncwarp();
+}
+
+}  // namespace locks::cuda::summarize_stage
