@@ -30,12 +30,14 @@ __device__ inline float from_lane_0(float value) { return __shfl_sync(kWarp, val
 __device__ inline float half_warp_log_norm(const select::BlockMass* blocks, int num_blocks, float always_log_mass) {
   const int lane = static_cast<int>(threadIdx.x % kLanes);
   float peak = always_log_mass;
+#pragma unroll 8
   for (int block = lane; block < num_blocks; block += kLanes) {
     if (blocks[block].sum > 0.0F) peak = fmaxf(peak, blocks[block].origin);
   }
   peak = largest_of_half_warp(peak);
   const float origin = peak > -kInfinity ? peak : 0.0F;
   float sum = 0.0F;
+#pragma unroll 8
   for (int block = lane; block < num_blocks; block += kLanes) sum += select::from_origin(blocks[block], origin);
   const float whole = select::share_exp(always_log_mass - origin) + from_lane_0(fold_half_warp(sum));
   return whole > 0.0F ? origin + select::share_log(whole) : kInfinity;

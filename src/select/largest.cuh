@@ -7,28 +7,33 @@
 
 namespace locks::cuda::select_kernels {
 
-inline constexpr int kTakeThreads = 512;
+inline constexpr int kTakeThreads = 1024;
 inline constexpr int kTakePages = 4096;  // of a thread block
+inline constexpr int kTakeRows = kTakePages / kTakeThreads;
+inline constexpr int kStaged = 4096;  // members in shared memory; more are read again and again where they are
 
-/// Exclusive sum over the threads of a block of kTakeThreads; `total` gets the whole. `scratch` [kTakeThreads / 32].
-__device__ inline int sum_before(int own, int* scratch, int& total) {
-  const unsigned lane = threadIdx.x % 32;
-  const unsigned warp = threadIdx.x / 32;
-  int inclusive = own;
+/// Inclusive sum over the lanes of a warp.
+__device__ inline int warp_sum_to(int own) {
   for (unsigned step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(kWarp, inclusive, step);
-    if (lane >= step) inclusive += other;
+    const int other = __shfl_up_sync(kWarp, own, step);
+    if (threadIdx.x % 32 >= step) own += other;
   }
+  return own;
+}
+
+/// Exclusive sum over the threads of a block of kTakeThreads; `total` gets the whole. `scratch` [32].
+__device__ inline int sum_before(int own, int* scratch, int& total) {
+  static_assert(kTakeThreads == 32 * 32);
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const auto warp = static_cast<int>(threadIdx.x / 32);
+  const int inclusive = warp_sum_to(own);
   __syncthreads();
   if (lane == 31) scratch[warp] = inclusive;
   __syncthreads();
-  int before = 0;
-  total = 0;
-  for (unsigned i = 0; i < kTakeThreads / 32; ++i) {
-    if (i < warp) before += scratch[i];
-    total += scratch[i];
-  }
-  return before + inclusive - own;
+  const int warps = warp_sum_to(scratch[lane]);
+  total = __shfl_sync(kWarp, warps, 31);
+  const int before = __shfl_sync(kWarp, warps, max(0, warp - 1));
+  return (warp > 0 ? before : 0) + inclusive - own;
 }
 
 /// From the highest bucket down: the first with which `count` is reached, and how many its members must supply.
@@ -37,17 +42,22 @@ struct Bucket {
   int wanted = 0;
 };
 
-/// `counts` [num_buckets] in global or shared memory, num_buckets <= 2 * kTakeThreads, together at least `count`. All
-/// threads get the answer.
-__device__ inline Bucket find_bucket(const std::int32_t* counts, int num_buckets, int count, int* scratch) {
+/// `counts` [kPerThread * kTakeThreads, or fewer if kPerThread is 1] in global or shared memory, together at least `count`.
+/// All threads get the answer.
+template <int kPerThread>
+__device__ Bucket find_bucket(const std::int32_t* counts, int num_buckets, int count, int* scratch) {
   __shared__ Bucket found;
-  const int top = num_buckets - 1 - 2 * static_cast<int>(threadIdx.x);
-  const int first = top >= 0 ? counts[top] : 0;
-  const int second = top >= 1 ? counts[top - 1] : 0;
+  const int top = num_buckets - 1 - kPerThread * static_cast<int>(threadIdx.x);
+  int sizes[kPerThread];
+  int own = 0;
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) own += sizes[i] = top - i >= 0 ? counts[top - i] : 0;
   int total = 0;
-  const int before = sum_before(first + second, scratch, total);
-  if (before < count && before + first + second >= count) {
-    found = before + first >= count ? Bucket{top, count - before} : Bucket{top - 1, count - before - first};
+  int before = sum_before(own, scratch, total);
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    if (before < count && before + sizes[i] >= count) found = {top - i, count - before};
+    before += sizes[i];
   }
   __syncthreads();
   const Bucket answer = found;
@@ -73,7 +83,7 @@ __device__ Cut find_cut(int num, int wanted, int* scratch, const Key& key) {
       if (own >> (shift + 8) == prefix >> (shift + 8)) atomicAdd(&counts[own >> shift & (kValues - 1)], 1);
     }
     __syncthreads();
-    const Bucket digit = find_bucket(counts, kValues, wanted, scratch);
+    const Bucket digit = find_bucket<1>(counts, kValues, wanted, scratch);
     prefix |= static_cast<std::uint64_t>(digit.index) << shift;
     wanted = digit.wanted;
   }
@@ -103,26 +113,14 @@ __device__ inline void sum_skipped(const Lists& lists, int request, int list, in
   }
 }
 
-/// The tokens of a page that are not selected. `selected` ascends.
-__device__ inline std::uint16_t rest_of_page(const SelectedPage* selected, int num_selected, int page) {
-  int low = 0;
-  for (int high = num_selected; low < high;) {
-    const int middle = (low + high) / 2;
-    if (selected[middle].page < page) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  const bool partly = low < num_selected && selected[low].page == page;
-  return static_cast<std::uint16_t>(partly ? ~selected[low].mask : kWholePage);
-}
-
-/// Grid: parts of kTakePages pages, lists, requests. Dynamic shared memory: max_pages / 32 words, twice.
+/// Grid: parts of kTakePages pages, lists, requests. Dynamic shared memory: kStaged members, and
+/// max_pages / 32 words three times.
 template <Take kTake>
 __global__ void __launch_bounds__(kTakeThreads, 1) take_largest(const __grid_constant__ Lists lists) {
-  extern __shared__ std::uint32_t words[];
+  extern __shared__ Member staged[];
   __shared__ int scratch[kTakeThreads / 32];
+  __shared__ int own_members;
+  __shared__ int first_member;
   __shared__ bool is_last;
   const int request = static_cast<int>(blockIdx.z);
   const int list = static_cast<int>(blockIdx.y);
@@ -135,7 +133,7 @@ __global__ void __launch_bounds__(kTakeThreads, 1) take_largest(const __grid_con
   const std::int64_t at = lists.list_at(request, list);
   const float* const share = buffers.share + at * buffers.max_pages;
   std::uint32_t* const above = buffers.above + at * (buffers.max_pages / 32);
-  std::int32_t* const members = buffers.members + at * buffers.max_pages;
+  Member* const members = buffers.members + at * buffers.max_pages;
 
   const int capacity = static_cast<int>(kTake == Take::kCandidates ? args.candidates.shape[2] : args.completed.shape[2]);
   const int count = min(capacity, kTake == Take::kCandidates ? select::candidate_pages(args.config, always)
@@ -149,14 +147,37 @@ __global__ void __launch_bounds__(kTakeThreads, 1) take_largest(const __grid_con
     return;
   }
 
-  const Bucket bucket = find_bucket(buffers.buckets + at * kBuckets, kBuckets, count, scratch);
-  const int end = min(pages, (static_cast<int>(blockIdx.x) + 1) * kTakePages);
-  for (int page = static_cast<int>(blockIdx.x) * kTakePages + static_cast<int>(threadIdx.x); page / 32 * 32 < end;
-       page += kTakeThreads) {
-    const int own = page < end ? static_cast<int>(__float_as_uint(share[page]) >> kBucketShift) : -1;
-    const unsigned word = __ballot_sync(kWarp, own > bucket.index);
-    if (page % 32 == 0) above[page / 32] = word;
-    if (own == bucket.index) members[atomicAdd(&buffers.num_members[at], 1)] = page;
+  const int first_page = static_cast<int>(blockIdx.x) * kTakePages + static_cast<int>(threadIdx.x);
+  std::uint32_t bits[kTakeRows];
+#pragma unroll
+  for (int row = 0; row < kTakeRows; ++row) {
+    const int page = first_page + row * kTakeThreads;
+    bits[row] = page < pages ? __float_as_uint(share[page]) : 0;
+  }
+  if (threadIdx.x == 0) own_members = 0;
+  const Bucket bucket = find_bucket<kBuckets / kTakeThreads>(buffers.buckets + at * kBuckets, kBuckets, count, scratch);
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned below = (1U << lane) - 1U;
+  int places[kTakeRows];
+#pragma unroll
+  for (int row = 0; row < kTakeRows; ++row) {
+    const int page = first_page + row * kTakeThreads;
+    const int own = page < pages ? static_cast<int>(bits[row] >> kBucketShift) : -1;
+    const unsigned above_it = __ballot_sync(kWarp, own > bucket.index);
+    if (lane == 0 && page < pages) above[page / 32] = above_it;
+    const unsigned in_it = __ballot_sync(kWarp, own == bucket.index);
+    int place = 0;
+    if (lane == 0 && in_it != 0) place = atomicAdd(&own_members, __popc(in_it));
+    place = __shfl_sync(kWarp, place, 0) + __popc(in_it & below);
+    places[row] = own == bucket.index ? place : -1;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) first_member = own_members > 0 ? atomicAdd(&buffers.num_members[at], own_members) : 0;
+  __syncthreads();
+#pragma unroll
+  for (int row = 0; row < kTakeRows; ++row) {
+    if (places[row] < 0) continue;
+    members[first_member + places[row]] = {first_page + row * kTakeThreads, bits[row] & ((1U << kBucketShift) - 1U)};
   }
   __threadfence();
   __syncthreads();
@@ -166,20 +187,27 @@ __global__ void __launch_bounds__(kTakeThreads, 1) take_largest(const __grid_con
   __threadfence();
 
   const int num_words = (pages + 31) / 32;
-  std::uint32_t* const taken = words;
-  std::uint32_t* const equal = words + num_words;
+  auto* const words = reinterpret_cast<std::uint32_t*>(staged + kStaged);
+  std::uint32_t* const taken = words;                   // a bit a page
+  std::uint32_t* const equal = words + num_words;       // those whose share is the smallest that is taken
+  std::uint32_t* const before = words + 2 * num_words;  // pages taken before a word's
   for (int i = static_cast<int>(threadIdx.x); i < num_words; i += kTakeThreads) {
     taken[i] = __ldcg(above + i);
     equal[i] = 0;
   }
   const int num_members = __ldcg(buffers.num_members + at);
-  const auto key_of = [&](int i) { return __float_as_uint(share[__ldcg(members + i)]) & ((1U << kBucketShift) - 1U); };
-  const Cut cut = find_cut<3>(num_members, bucket.wanted, scratch, key_of);
+  const bool stages = num_members <= kStaged;
+  for (int i = static_cast<int>(threadIdx.x); stages && i < num_members; i += kTakeThreads) {
+    staged[i] = {__ldcg(&members[i].page), __ldcg(&members[i].key)};
+  }
+  __syncthreads();
+  const Cut cut = find_cut<3>(num_members, bucket.wanted, scratch,
+                              [&](int i) { return stages ? staged[i].key : __ldcg(&members[i].key); });
   // A page without any share stands for nothing.
   const bool drops_equal = kTake == Take::kCompletion && bucket.index == 0 && cut.key == 0;
   for (int i = static_cast<int>(threadIdx.x); i < num_members; i += kTakeThreads) {
-    const int page = __ldcg(members + i);
-    const std::uint32_t key = key_of(i);
+    const int page = stages ? staged[i].page : __ldcg(&members[i].page);
+    const std::uint32_t key = stages ? staged[i].key : __ldcg(&members[i].key);
     if (key > cut.key) atomicOr(&taken[page / 32], 1U << page % 32);
     if (key == cut.key && !drops_equal) atomicOr(&equal[page / 32], 1U << page % 32);
   }
@@ -187,7 +215,6 @@ __global__ void __launch_bounds__(kTakeThreads, 1) take_largest(const __grid_con
 
   int equal_left = drops_equal ? 0 : cut.equal;
   int num_before = 0;
-  const int num_selected = kTake == Take::kCompletion ? args.num_selected(request, list) : 0;
   for (int first = 0; first < num_words; first += kTakeThreads) {
     const int i = first + static_cast<int>(threadIdx.x);
     std::uint32_t word = i < num_words ? taken[i] : 0;
@@ -197,15 +224,35 @@ __global__ void __launch_bounds__(kTakeThreads, 1) take_largest(const __grid_con
     for (; ties != 0 && allowed > 0; --allowed, ties &= ties - 1) word |= ties & (~ties + 1);
     equal_left -= min(equal_left, all_ties);
     int all_taken = 0;
-    int position = num_before + sum_before(__popc(word), scratch, all_taken);
+    const int position = num_before + sum_before(__popc(word), scratch, all_taken);
     num_before += all_taken;
-    for (; word != 0; word &= word - 1, ++position) {
-      const int page = always.sink_pages + i * 32 + __ffs(static_cast<int>(word)) - 1;
-      if constexpr (kTake == Take::kCandidates) {
-        args.candidates(request, list, position) = page;
-      } else {
-        args.completed(request, list, position) = {page, rest_of_page(args.selected.at(request, list), num_selected, page)};
-      }
+    if (i < num_words) {
+      taken[i] = word;
+      before[i] = static_cast<std::uint32_t>(position);
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x / 32); i < num_words; i += kTakeThreads / 32) {
+    if ((taken[i] >> lane & 1) == 0) continue;
+    const auto position = static_cast<int>(before[i]) + __popc(taken[i] & below);
+    const int page = always.sink_pages + i * 32 + static_cast<int>(lane);
+    if constexpr (kTake == Take::kCandidates) {
+      args.candidates(request, list, position) = page;
+    } else {
+      args.completed(request, list, position) = {page, kWholePage};
+    }
+  }
+  if constexpr (kTake == Take::kCompletion) {
+    __syncthreads();
+    // Of pages that are selected in part, the tokens that are not.
+    const int num_selected = args.num_selected(request, list);
+    for (int entry = static_cast<int>(threadIdx.x); entry < num_selected; entry += kTakeThreads) {
+      const SelectedPage selected = args.selected(request, list, entry);
+      const int at_page = selected.page - always.sink_pages;
+      const std::uint32_t word = taken[at_page / 32];
+      if ((word >> at_page % 32 & 1) == 0) continue;
+      const auto position = static_cast<int>(before[at_page / 32]) + __popc(word & ((1U << at_page % 32) - 1U));
+      args.completed(request, list, position).mask = static_cast<std::uint16_t>(~selected.mask);
     }
   }
   if (threadIdx.x == 0) {

@@ -50,58 +50,66 @@ __global__ void __launch_bounds__(kThreads) block_masses(const __grid_constant__
   }
 }
 
-/// Shares of a block's pages for all heads of a list, their combination, and the counts of its buckets. `of_heads`
-/// [heads, kBlockPages]. Grid: blocks, lists, requests.
-__global__ void __launch_bounds__(kThreads) page_shares(const __grid_constant__ Lists lists) {
+inline constexpr int kShareBlocks = 2;  // of a thread block: with 8 heads, every half-warp has one block of one head
+
+/// Shares of pages for all heads of a list, their combination, and the counts of its buckets. `of_heads`
+/// [kShareBlocks, heads, kBlockPages]. Grid: sets of kShareBlocks blocks, lists, requests.
+__global__ void __launch_bounds__(kThreads, 4) page_shares(const __grid_constant__ Lists lists) {
   extern __shared__ float of_heads[];
   __shared__ std::int32_t counts[kBuckets];
   const int request = static_cast<int>(blockIdx.z);
   const int list = static_cast<int>(blockIdx.y);
-  const int block = static_cast<int>(blockIdx.x);
   const AlwaysAttended always = lists.always(request);
-  const int pages = always.selectable_pages() - block * kBlockPages;
+  const int first_page = static_cast<int>(blockIdx.x) * kShareBlocks * kBlockPages;
+  const int pages = always.selectable_pages() - first_page;
   if (pages <= 0) return;
   const Buffers& buffers = lists.buffers;
   for (int i = static_cast<int>(threadIdx.x); i < kBuckets; i += kThreads) counts[i] = 0;
 
   const int lane = static_cast<int>(threadIdx.x % kLanes);
-  for (int first = 0; first < lists.heads; first += kHalfWarps) {
-    const int in_list = min(first + static_cast<int>(threadIdx.x / kLanes), lists.heads - 1);  // some work twice
-    const int head = list * lists.heads + in_list;
+  const int pairs = kShareBlocks * lists.heads;
+  for (int first = 0; first < pairs; first += kHalfWarps) {
+    const int pair = min(first + static_cast<int>(threadIdx.x / kLanes), pairs - 1);  // some work twice
+    const int head = list * lists.heads + pair % lists.heads;
+    const int offset = pair / lists.heads * kBlockPages;
     const std::int64_t at = lists.head_at(request, head);
-    const float norm = half_warp_log_norm(buffers.masses + at * buffers.max_blocks, blocks_of(always),
-                                          always_log_mass(lists, request, head));
-    const float* const log_mass = lists.log_mass(request, head, always) + std::int64_t{block} * kBlockPages;
-    float sum = 0.0F;
+    const float* const log_mass = lists.log_mass(request, head, always) + first_page + offset;
+    float own[kRows];
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const int page = row * kLanes + lane;
-      const float own = page < pages ? log_mass[page] : -kInfinity;
-      const float share = select::share_exp(select::mass_or_none(own) - norm);
-      of_heads[in_list * kBlockPages + page] = own == kInfinity ? kInfinity : share;
-      sum += own == kInfinity ? 0.0F : share;
+      own[row] = offset + page < pages ? log_mass[page] : -kInfinity;
+    }
+    const float norm = half_warp_log_norm(buffers.masses + at * buffers.max_blocks, blocks_of(always),
+                                          always_log_mass(lists, request, head));
+    float sum = 0.0F;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float share = select::share_exp(select::mass_or_none(own[row]) - norm);
+      of_heads[pair * kBlockPages + row * kLanes + lane] = own[row] == kInfinity ? kInfinity : share;
+      sum += own[row] == kInfinity ? 0.0F : share;
     }
     sum = fold_half_warp(sum);
-    if (lane == 0) {
-      buffers.block_shares[at * buffers.max_blocks + block] = sum;
-      if (block == 0) buffers.log_norm[at] = norm;
+    if (lane == 0 && offset < pages) {
+      buffers.block_shares[at * buffers.max_blocks + (first_page + offset) / kBlockPages] = sum;
+      if (first_page + offset == 0) buffers.log_norm[at] = norm;
     }
   }
   __syncthreads();
-  const int page = static_cast<int>(threadIdx.x);
-  if (page < pages) {
-    float share = of_heads[page];
+  const std::int64_t at = lists.list_at(request, list);
+  for (int page = static_cast<int>(threadIdx.x); page < min(pages, kShareBlocks * kBlockPages); page += kThreads) {
+    const float* const of_page = of_heads + page / kBlockPages * lists.heads * kBlockPages + page % kBlockPages;
+    float share = of_page[0];
     for (int head = 1; head < lists.heads; ++head) {
-      const float other = of_heads[head * kBlockPages + page];
+      const float other = of_page[head * kBlockPages];
       share = lists.args.config.combine == GroupCombine::kMax ? fmaxf(share, other) : share + other;
     }
-    const std::int64_t at = lists.list_at(request, list);
-    buffers.share[at * buffers.max_pages + block * kBlockPages + page] = share;
+    buffers.share[at * buffers.max_pages + first_page + page] = share;
     atomicAdd(&counts[__float_as_uint(share) >> kBucketShift], 1);
   }
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < kBuckets; i += kThreads) {
-    if (counts[i] > 0) atomicAdd(&buffers.buckets[lists.list_at(request, list) * kBuckets + i], counts[i]);
+    if (counts[i] > 0) atomicAdd(&buffers.buckets[at * kBuckets + i], counts[i]);
   }
 }
 

@@ -6,17 +6,23 @@
 
 namespace locks::cuda::select_kernels {
 
-/// Mass of the tokens [first, first + part_tokens) of a page: neighbours are added, then their sums, and so on.
-__device__ inline float part_mass(const float* logits, int first, int part_tokens, float log_norm) {
-  float mass[kPageTokens / 2];
+/// Masses of a page's parts: neighbours are added, then their sums, and so on, until `part_tokens` are in each.
+__device__ inline void weigh_page(float (&mass)[kPageTokens], int part_tokens, float log_norm, float* parts) {
 #pragma unroll
-  for (int i = 0; i < kPageTokens / 2; ++i) {
-    if (i < part_tokens) mass[i] = select::share_exp(logits[first + i] - log_norm);
+  for (float& value : mass) value = select::share_exp(value - log_norm);
+  int left = kPageTokens;
+#pragma unroll
+  for (int tokens = 2; tokens <= kPageTokens / 2; tokens *= 2) {
+    if (tokens <= part_tokens) {
+      left = kPageTokens / tokens;
+#pragma unroll
+      for (int i = 0; i < kPageTokens / tokens; ++i) mass[i] = mass[2 * i] + mass[2 * i + 1];
+    }
   }
-  if (part_tokens == 1) return mass[0];
-  if (part_tokens == 2) return mass[0] + mass[1];
-  if (part_tokens == 4) return (mass[0] + mass[1]) + (mass[2] + mass[3]);
-  return ((mass[0] + mass[1]) + (mass[2] + mass[3])) + ((mass[4] + mass[5]) + (mass[6] + mass[7]));
+#pragma unroll
+  for (int i = 0; i < kPageTokens; ++i) {
+    if (i < left) parts[i] = mass[i];
+  }
 }
 
 /// One list, in the hands of one thread block.
@@ -42,16 +48,33 @@ struct PartChoice {
   [[nodiscard]] __device__ float log_norm(int head) const {
     return lists.buffers.log_norm[lists.head_at(request, list * lists.heads + head)];
   }
-  [[nodiscard]] __device__ float of_head(int candidate, int part, int head) const {
-    const int tokens = lists.args.config.part_tokens;
-    return part_mass(lists.args.logits.at(request, list, candidate, head), part * tokens, tokens, log_norm(head));
+  /// Which candidate an entry of the selection is.
+  [[nodiscard]] __device__ std::int32_t* entry_candidates() const {
+    return lists.buffers.entry_candidates + lists.list_at(request, list) * lists.buffers.capacity;
+  }
+  /// Mass of a part for one head, once weigh() has been there.
+  [[nodiscard]] __device__ float& of_head(int candidate, int part, int head) const {
+    const std::int64_t row = lists.head_at(request, list * lists.heads + head) * lists.buffers.capacity;
+    return lists.buffers.head_part_shares[(row + candidate) * num_parts + part];
   }
 
-  /// The combined shares of all parts.
+  /// The shares of all parts, of each head and combined.
   __device__ void weigh() const {
+    const int tokens = lists.args.config.part_tokens;
+    for (int i = static_cast<int>(threadIdx.x); i < num_candidates * lists.heads; i += kTakeThreads) {
+      const int candidate = i / lists.heads;
+      const int head = i % lists.heads;
+      const auto* const rows = reinterpret_cast<const float4*>(lists.args.logits.at(request, list, candidate, head));
+      float logits[kPageTokens];
+#pragma unroll
+      for (int row = 0; row < kPageTokens / 4; ++row) reinterpret_cast<float4*>(logits)[row] = rows[row];
+      weigh_page(logits, tokens, log_norm(head), &of_head(candidate, 0, head));
+    }
+    __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < num_candidates * num_parts; i += kTakeThreads) {
       const int candidate = i / num_parts;
       float combined = 0.0F;
+#pragma unroll 8
       for (int head = 0; head < lists.heads; ++head) {
         const float own = of_head(candidate, i % num_parts, head);
         combined = lists.args.config.combine == GroupCombine::kMax ? fmaxf(combined, own) : combined + own;
@@ -88,6 +111,7 @@ struct PartChoice {
     walk([&](int, std::uint16_t) { ++entries; });
     int position = sum_before(entries, scratch, total);
     walk([&](int candidate, std::uint16_t mask) {
+      entry_candidates()[position] = candidate;
       lists.args.selected(request, list, position++) = {page(candidate), mask};
     });
     __syncthreads();
@@ -100,20 +124,11 @@ struct PartChoice {
       const int entry = i / lists.heads;
       const int head = i % lists.heads;
       const SelectedPage selected = lists.args.selected(request, list, entry);
-      int low = 0;
-      for (int high = num_candidates - 1; low < high;) {
-        const int middle = (low + high) / 2;
-        if (page(middle) < selected.page) {
-          low = middle + 1;
-        } else {
-          high = middle;
-        }
-      }
       const bool none_left = selected.mask == kWholePage || share[selected.page] == kInfinity;
       float left = 0.0F;
       for (int part = 0; !none_left && part < num_parts; ++part) {
         const bool taken = (selected.mask >> (part * lists.args.config.part_tokens) & 1) != 0;
-        left += taken ? 0.0F : of_head(low, part, head);
+        left += taken ? 0.0F : of_head(entry_candidates()[entry], part, head);
       }
       lists.buffers.left[lists.head_at(request, list * lists.heads + head) * lists.buffers.capacity + entry] = left;
     }
@@ -177,6 +192,7 @@ __global__ void __launch_bounds__(kThreads) remove_selected(const __grid_constan
     const std::int64_t at = lists.head_at(request, list * lists.heads + in_list);
     const float* const log_mass = lists.log_mass(request, list * lists.heads + in_list, always) + block * kBlockPages;
     float sum = 0.0F;
+#pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const int page = row * kLanes + lane;
       const float mass = page < pages ? log_mass[page] : -kInfinity;

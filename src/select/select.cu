@@ -33,12 +33,13 @@ unsigned sets(int items, int per_set) { return static_cast<unsigned>((items + pe
 template <Take kTake>
 void launch_take(const Lists& lists, cudaStream_t stream) {
   const auto requests = static_cast<unsigned>(lists.args.context_tokens.size());
-  const std::size_t words = static_cast<std::size_t>(lists.buffers.max_pages) / 32 * 2 * sizeof(std::uint32_t);
+  const std::size_t bytes =
+      kStaged * sizeof(Member) + static_cast<std::size_t>(lists.buffers.max_pages) / 32 * 3 * sizeof(std::uint32_t);
   const dim3 grid(sets(lists.buffers.max_pages, kTakePages), static_cast<unsigned>(lists.args.num_lists), requests);
-  // More than 48 KB must be asked for: beyond 3 million tokens.
-  check(cudaFuncSetAttribute(take_largest<kTake>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(words)),
+  // More than 48 KB must be asked for.
+  check(cudaFuncSetAttribute(take_largest<kTake>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
         "cudaFuncSetAttribute");
-  take_largest<kTake><<<grid, kTakeThreads, words, stream>>>(lists);
+  take_largest<kTake><<<grid, kTakeThreads, bytes, stream>>>(lists);
   check_launch("take_largest");
 }
 
@@ -56,10 +57,11 @@ void launch_pages(const Lists& lists, Stream stream) {
   const auto blocks = static_cast<unsigned>(lists.buffers.max_blocks);
   block_masses<<<dim3(blocks, sets(lists.query_heads, kHalfWarps), requests), kThreads, 0, stream>>>(lists);
   check_launch("block_masses");
-  const std::size_t bytes = static_cast<std::size_t>(lists.heads) * kBlockPages * sizeof(float);
+  const std::size_t bytes = static_cast<std::size_t>(lists.heads) * kShareBlocks * kBlockPages * sizeof(float);
   check(cudaFuncSetAttribute(page_shares, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
         "cudaFuncSetAttribute");
-  page_shares<<<dim3(blocks, static_cast<unsigned>(lists.args.num_lists), requests), kThreads, bytes, stream>>>(lists);
+  page_shares<<<dim3(sets(lists.buffers.max_blocks, kShareBlocks), static_cast<unsigned>(lists.args.num_lists), requests),
+                kThreads, bytes, stream>>>(lists);
   check_launch("page_shares");
   launch_take<Take::kCandidates>(lists, stream);
 }

@@ -31,10 +31,12 @@ std::size_t cut(const Sizes& sizes, std::byte* memory, Buffers& buffers) noexcep
   buffers.share = cutter.take<float>(lists * buffers.max_pages);
   buffers.buckets = cutter.take<std::int32_t>(lists * select_kernels::kBuckets);
   buffers.above = cutter.take<std::uint32_t>(lists * buffers.max_pages / 32);
-  buffers.members = cutter.take<std::int32_t>(lists * buffers.max_pages);
+  buffers.members = cutter.take<select_kernels::Member>(lists * buffers.max_pages);
   buffers.num_members = cutter.take<std::int32_t>(lists);
   buffers.done = cutter.take<std::int32_t>(lists);
   buffers.part_shares = cutter.take<float>(lists * sizes.capacity * sizes.parts);
+  buffers.head_part_shares = cutter.take<float>(heads * sizes.capacity * sizes.parts);
+  buffers.entry_candidates = cutter.take<std::int32_t>(lists * sizes.capacity);
   buffers.left = cutter.take<float>(heads * sizes.capacity);
   return cutter.used();
 }

@@ -13,25 +13,33 @@ using select::kBlockPages;
 using select::kInfinity;
 using select::kLanes;
 
-inline constexpr int kBuckets = 1024;  // of shares, by their leading bits: an exponent and two bits of the fraction
-inline constexpr int kBucketShift = 21;
+inline constexpr int kBuckets = 4096;  // of shares, by their leading bits: an exponent and four bits of the fraction
+inline constexpr int kBucketShift = 19;
+
+/// A page in the bucket of the threshold, and the bits of its share below those that name the bucket.
+struct Member {
+  std::int32_t page;
+  std::uint32_t key;
+};
 
 /// Cut from the workspace; sizes are maxima.
 struct Buffers {
-  int max_blocks = 0;                   // of pages
-  int max_pages = 0;                    // max_blocks * kBlockPages
-  int capacity = 0;                     // of candidates
-  select::BlockMass* masses = nullptr;  // [requests, query_heads, max_blocks]
-  float* block_shares = nullptr;        // [requests, query_heads, max_blocks]: sum of a block's shares that are skipped
-  float* log_norm = nullptr;            // [requests, query_heads]
-  float* share = nullptr;               // [requests, lists, max_pages], from the first selectable page on
-  std::int32_t* buckets = nullptr;      // [requests, lists, kBuckets]: how many shares each holds
-  std::uint32_t* above = nullptr;       // [requests, lists, max_pages / 32]: pages above the bucket of the threshold
-  std::int32_t* members = nullptr;      // [requests, lists, max_pages]: pages in that bucket, in any order
-  std::int32_t* num_members = nullptr;  // [requests, lists]; 0 between launches
-  std::int32_t* done = nullptr;         // [requests, lists]: finished thread blocks; 0 between launches
-  float* part_shares = nullptr;         // [requests, lists, capacity * parts]
-  float* left = nullptr;                // [requests, query_heads, capacity]: what selected pages leave unselected
+  int max_blocks = 0;                        // of pages
+  int max_pages = 0;                         // max_blocks * kBlockPages
+  int capacity = 0;                          // of candidates
+  select::BlockMass* masses = nullptr;       // [requests, query_heads, max_blocks]
+  float* block_shares = nullptr;             // [requests, query_heads, max_blocks]: sum of a block's shares that are skipped
+  float* log_norm = nullptr;                 // [requests, query_heads]
+  float* share = nullptr;                    // [requests, lists, max_pages], from the first selectable page on
+  std::int32_t* buckets = nullptr;           // [requests, lists, kBuckets]: how many shares each holds
+  std::uint32_t* above = nullptr;            // [requests, lists, max_pages / 32]: pages above the bucket of the threshold
+  Member* members = nullptr;                 // [requests, lists, max_pages], in any order
+  std::int32_t* num_members = nullptr;       // [requests, lists]; 0 between launches
+  std::int32_t* done = nullptr;              // [requests, lists]: finished thread blocks; 0 between launches
+  float* part_shares = nullptr;              // [requests, lists, capacity * parts]
+  float* head_part_shares = nullptr;         // [requests, query_heads, capacity * parts]
+  std::int32_t* entry_candidates = nullptr;  // [requests, lists, capacity]
+  float* left = nullptr;                     // [requests, query_heads, capacity]: what selected pages leave unselected
 };
 
 struct Lists {
