@@ -68,7 +68,9 @@ struct RecordLane {
   static constexpr int kHalves = (kFormat.num_quads() + 1) / 2;
   static constexpr int kRank = kFormat.rank;
   static constexpr bool kTokenScales = kFormat.coefficient_bits == 8;
-  static constexpr bool kPaired = kUnits % 2 == 0;
+  // Codes of 2 bits have 32 dimensions in a block: a lane takes two units from it, or shifts in each. Without such codes the
+  // lanes' blocks of a unit lie side by side, and no two of them meet in a bank.
+  static constexpr bool kPaired = kUnits % 2 == 0 && kFormat.num_quads() > 1 && kFormat.quad_bits[1] == 2;
   static constexpr int kSlotBytes = (record_layout(kFormat, 64 * kUnits).record_bytes + 15) / 16 * 16;
 
   /// Bits of a quad's codes; 0 for a quad that does not exist.
@@ -81,7 +83,7 @@ struct RecordLane {
 
   int g, j;
   int basis[kHalves];          // of unit 0
-  int next_unit[kHalves];      // from an even unit to the odd one behind it
+  int next_unit[kHalves];      // from a unit (if they are paired, an even one) to that behind it
   int next_pair[kHalves];      // from unit 0 to unit 2
   std::uint32_t low[kHalves];  // masks of the codes of this lane's first and last 8 dimensions
   std::uint32_t high[kHalves];
@@ -102,7 +104,7 @@ struct RecordLane {
           second && 2 * half + 1 < kFormat.num_quads() ? shape.at.quad_at[2 * half + 1] : shape.at.quad_at[2 * half];
       const int block = kPaired ? 2 * j : j;
       basis[half] = quad_at + 8 * (g & 3) + 32 * (bits == 2 ? block / 2 : block);
-      next_unit[half] = bits == 2 ? 0 : 32;
+      next_unit[half] = kPaired ? (bits == 2 ? 0 : 32) : (bits == 2 ? 64 : 128);
       next_pair[half] = bits == 2 ? 128 : 256;
       low[half] = bits == 4 ? 0x0F0F0F0FU : bits == 2 ? 0x03030303U : 0U;
       high[half] = bits == 4 ? 0xF0F0F0F0U : bits == 2 ? 0x0C0C0C0CU : 0U;
@@ -132,8 +134,8 @@ struct RecordLane {
 
   template <int kHalf>
   [[nodiscard]] __device__ __forceinline__ uint2 codes(const std::byte* record, int unit) const {
-    uint2 words = load<uint2>(record + basis[kHalf] + (unit % 2) * (kPaired ? next_unit[kHalf] : 0) +
-                              (kPaired ? unit / 2 * next_pair[kHalf] : 0));
+    const int offset = kPaired ? unit % 2 * next_unit[kHalf] + unit / 2 * next_pair[kHalf] : unit * next_unit[kHalf];
+    uint2 words = load<uint2>(record + basis[kHalf] + offset);
     if (!kPaired || unit % 2 != 0) {
       words.x >>= shift[kHalf];
       words.y >>= shift[kHalf];
