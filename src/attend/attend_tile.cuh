@@ -294,7 +294,7 @@ __device__ __forceinline__ void copy_rows(const TokenRows* rows, std::uint32_t t
   }
   // Addresses in batches: each switch from loads of shared memory to copies costs.
   constexpr int kBatch = S::kColumns == 1 ? 8 : 4;
-#pragma unroll
+#pragma unroll(kCopies <= 16 ? kCopies : 1)  // or else the many offsets, kept for the next tile, take too many registers
   for (int first = 0; first < kCopies; first += kBatch) {
     ulonglong2 pairs[kBatch];
 #pragma unroll
