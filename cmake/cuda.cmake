@@ -37,6 +37,7 @@ foreach(_stage summarize score select attend decode)
 endforeach()
 add_library(locks_cuda STATIC ${LOCKS_CUDA_SOURCES})
 add_library(locks::cuda ALIAS locks_cuda)
+set_target_properties(locks_cuda PROPERTIES EXPORT_NAME cuda)
 target_include_directories(locks_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
 target_link_libraries(locks_cuda PUBLIC locks PRIVATE CUDA::cudart_static)
 # constexpr functions of the shared headers run on the device too. ptxas prints every kernel's registers; a kernel that

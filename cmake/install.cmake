@@ -8,6 +8,11 @@ install(DIRECTORY include/locks ${CMAKE_CURRENT_BINARY_DIR}/include/locks DESTIN
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 install(EXPORT locksTargets NAMESPACE locks:: DESTINATION ${LOCKS_CMAKE_DIR})
+# In a file of its own: programs that do not use it need no CUDA toolkit.
+if(TARGET locks_cuda)
+  install(TARGETS locks_cuda EXPORT locksCudaTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT locksCudaTargets NAMESPACE locks:: DESTINATION ${LOCKS_CMAKE_DIR})
+endif()
 configure_package_config_file(cmake/locksConfig.cmake.in locksConfig.cmake INSTALL_DESTINATION ${LOCKS_CMAKE_DIR})
 write_basic_package_version_file(locksConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/locksConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/locksConfigVersion.cmake
@@ -20,6 +25,9 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/locks.pc DESTINATION ${CMAKE_INSTALL_L
 
 # What a user runs, without the tests: `cmake --build BUILD --target user`.
 add_custom_target(user DEPENDS locks)
+if(TARGET locks_cuda)
+  add_dependencies(user locks_cuda)
+endif()
 if(TARGET locks_cli)
   install(TARGETS locks_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   add_dependencies(user locks_cli)

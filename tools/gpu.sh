@@ -40,7 +40,7 @@ test_program=$(find "$built" -name cuda_test -type f | head -1)
 locks_program=$(find "$built" -name locks -type f | head -1)
 
 # What racecheck and the others run is a part: they slow a kernel down a hundredfold.
-part='CudaDevice*:*/0:*/7:*/13:*Graph*'
+part='CudaDevice*:*/0:*/7:*/13:*Graph*:*bf16_128*:*/d128'
 if wants test; then step "tests" "$test_program" --gtest_brief=1; fi
 if wants check; then
   step "memcheck" compute-sanitizer --tool memcheck --error-exitcode 1 --print-limit 5 "$test_program" --gtest_brief=1 --gtest_filter="$part"
