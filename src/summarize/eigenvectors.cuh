@@ -240,6 +240,7 @@ __device__ __forceinline__ void leading_eigenvectors(const float* gram, int rank
   const float4 low = *reinterpret_cast<const float4*>(factor + column * kFactorStride + first);
   const float4 high = *reinterpret_cast<const float4*>(factor + (column + 8) * kFactorStride + first);
   Columns c = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+  __syncwarp();  // return_columns() writes there
   bool again = true;
 #pragma unroll 1
   for (int i = 0;; ++i) {
