@@ -219,6 +219,32 @@ TEST_P(SummarizeTest, DifferencesTooSmallToSquareStayFinite) {
   }
 }
 
+/// Leaves numbers below the normal range where the next call has its arrays.
+__attribute__((noinline)) void litter_the_stack() {
+  constexpr std::size_t kFloats = 1 << 15;
+  volatile float litter[kFloats];
+  for (std::size_t i = 0; i < kFloats; ++i) litter[i] = 1e-44F;
+}
+
+// Arithmetic on such numbers takes a hundred times as long: what nobody wrote must not be computed with.
+TEST_P(SummarizeTest, WhatLiesOnTheStackIsNotComputedWith) {
+  constexpr unsigned kDenormalOperand = 2;  // a flag of MXCSR
+  const CacheData keys(DType::kF16, Layout::kTokenMajor, kPages, kHeads, head_dim(), 16, Content::kNormal, 1);
+  for (const SummaryFormat* format : summary_formats()) {
+    const SummaryData made(*format, head_dim(), kHeads, keys.view(), &keys.view(), target());  // grows the stack
+    std::vector<std::byte> memory(
+        static_cast<std::size_t>(summary_bytes(*format, head_dim(), kHeads, keys.view().num_pages, true)));
+    const std::vector<std::int32_t> pages{0, 1};
+    const SummarizeArgs args{
+        head_dim(),   kHeads, keys.view(),
+        &keys.view(), pages,  make_store(*format, head_dim(), kHeads, keys.view().num_pages, true, memory.data())};
+    litter_the_stack();
+    __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() & ~kDenormalOperand);
+    (void)summarize(args, Team{}, target());
+    EXPECT_EQ(__builtin_ia32_stmxcsr() & kDenormalOperand, 0U) << format->name;
+  }
+}
+
 TEST_P(SummarizeTest, AZeroPageHasOnlyMiddleCodes) {
   const CacheData keys(DType::kF16, Layout::kTokenMajor, kPages, kHeads, head_dim(), 16, Content::kZero, 1);
   for (const SummaryFormat* format : summary_formats()) {

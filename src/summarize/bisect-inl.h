@@ -142,7 +142,8 @@ HWY_INLINE void twisted_vectors(const Doubled& t, const double* values, float* H
 /// orthogonal.
 inline constexpr double kCloseGap = 1e-6;
 
-/// Eigenvectors of the `count` largest eigenvalues as columns of `out` [16, 16]. False, and nothing of use in `out`, if two
+/// Eigenvectors of the `count` largest eigenvalues as columns of `out` [16, 16]; zeros in the others, because whole vectors
+/// of columns are computed with. False, and nothing of use in `out`, if two
 /// that matter are too close.
 template <int kCount>
 HWY_INLINE bool leading_vectors_of_tridiagonal(const Tridiagonal& single, float* HWY_RESTRICT out) {
@@ -159,7 +160,9 @@ HWY_INLINE bool leading_vectors_of_tridiagonal(const Tridiagonal& single, float*
     if (values[r] - values[r + 1] < kCloseGap && values[r + 1] > 0.5 * summarize_stage::kNullEnergy * values[0])
       return false;
   }
-  for (int r = 0; r < kGroups * kDoubles; r += kDoubles) twisted_vectors(t, values + r, out + r);
+  constexpr int kMade = kGroups * kDoubles;
+  for (int r = 0; r < kMade; r += kDoubles) twisted_vectors(t, values + r, out + r);
+  for (int i = 0; i < kPageTokens; ++i) std::fill_n(out + i * kPageTokens + kMade, std::max(0, kPageTokens - kMade), 0.0F);
   return true;
 }
 
