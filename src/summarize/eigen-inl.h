@@ -14,8 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace locks::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The same as bisect-inl.h gives, from all eigenvectors: for matrices with eigenvalues too close for that.
-inline HWY_NOINLINE void sorted_ql_vectors(Tridiagonal& t, int count, float* HWY_RESTRICT out) {
+/// The same as bisect-inl.h gives, and all eigenvectors: for matrices with eigenvalues too close for that.
+inline HWY_NOINLINE void sorted_ql_vectors(Tridiagonal& t, float* HWY_RESTRICT out) {
   HWY_ALIGN float z[kPageTokens * kPageTokens];
   solve_tridiagonal(t, z);
   int order[kPageTokens];
@@ -24,7 +24,7 @@ inline HWY_NOINLINE void sorted_ql_vectors(Tridiagonal& t, int count, float* HWY
     for (; at > 0 && t.diagonal[order[at - 1]] < t.diagonal[i]; --at) order[at] = order[at - 1];
     order[at] = i;
   }
-  for (int r = 0; r < count; ++r) {
+  for (int r = 0; r < kPageTokens; ++r) {
     for (int i = 0; i < kPageTokens; ++i) out[i * kPageTokens + r] = z[order[r] * kPageTokens + i];
   }
 }
@@ -65,7 +65,7 @@ HWY_INLINE void leading_eigenvectors(float* HWY_RESTRICT gram, float* HWY_RESTRI
   Reflections reflections;
   tridiagonalise(gram, t, reflections);
   // On one lane QL is the faster one anyway.
-  if (kLanes == 1 || !leading_vectors_of_tridiagonal<kCount>(t, vectors)) sorted_ql_vectors(t, kCount, vectors);
+  if (kLanes == 1 || !leading_vectors_of_tridiagonal<kCount>(t, vectors)) sorted_ql_vectors(t, vectors);
   reflect_back(reflections, kCount, vectors);
 }
 
