@@ -169,13 +169,14 @@ __global__ void finish_kernel(const __grid_constant__ SoftmaxStates states, cons
   }
 }
 
-/// The merge may be launched while the parts are still computed, where the device can do that.
-bool overlaps_launches() {
-  int device = 0;
-  int major = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  return major >= 9;
+/// A merge may be launched while the parts are still computed if it waits for their end. Code for architectures before 9.0
+/// does not, whatever the device is that runs it.
+template <class Kernel>
+bool waits_for_parts(Kernel* merge) {
+  constexpr int kFirstThatWaits = 90;
+  cudaFuncAttributes compiled{};
+  check(cudaFuncGetAttributes(&compiled, merge), "cudaFuncGetAttributes");
+  return compiled.ptxVersion >= kFirstThatWaits;
 }
 
 }  // namespace
@@ -184,6 +185,7 @@ void launch_merge(const AttendParams& params, int head_dim, SoftmaxStates states
   const MergeParams merge{params.partials,    states,   params.num_lists, params.list_heads,
                           params.query_heads, head_dim, accumulate};
   const bool leaves = params.partials.leaves_per_part == 1;
+  auto* const kernel = leaves ? merge_leaves : merge_groups;
   const auto heads = static_cast<unsigned>(params.query_heads);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -194,8 +196,8 @@ void launch_merge(const AttendParams& params, int head_dim, SoftmaxStates states
                         static_cast<unsigned>(params.num_requests));
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = overlaps_launches() ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, leaves ? merge_leaves : merge_groups, merge), "cudaLaunchKernelEx");
+  config.numAttrs = waits_for_parts(kernel) ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, merge), "cudaLaunchKernelEx");
 }
 
 void launch_finish(SoftmaxStates states, View<float, 3> out, Stream stream) {
