@@ -35,7 +35,7 @@ bench: library
 	@.venv/bin/python bench/llamacpp.py --json out/bench.json
 
 format: setup
-	@git ls-files -- '*.h' '*.cc' '*.c' | xargs -r clang-format-19 -i
+	@git ls-files -- '*.h' '*.cc' '*.c' '*.cu' '*.cuh' | xargs -r clang-format-19 -i
 
 clean:
 	rm -rf build out
