@@ -1,6 +1,9 @@
 # liblocks_cuda: the stages for NVIDIA GPUs. LOCKS_CUDA is AUTO (built if nvcc is there), ON or OFF.
 set(LOCKS_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE LOCKS_CUDA PROPERTY STRINGS AUTO ON OFF)
+if(LOCKS_SANITIZE AND LOCKS_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "LOCKS_CUDA is ON, but host sanitizers do not go with nvcc; compute-sanitizer is run by tools/gpu.sh")
+endif()
 if(LOCKS_CUDA STREQUAL "OFF" OR LOCKS_SANITIZE)
   return()
 endif()

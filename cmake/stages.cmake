@@ -1,5 +1,5 @@
 # The stages' sources. include <- stage <- decode <- {hosts, cli, tests}; a stage never includes another stage.
-foreach(_source
+list(APPEND LOCKS_SOURCES
   src/summarize/summarize.cc
   src/summarize/summarize_reference.cc
   src/summarize/summarize_cpu.cc
@@ -30,7 +30,3 @@ foreach(_source
   src/decode/run.cc
   src/decode/locks_c.cc
 )
-  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${_source})
-    list(APPEND LOCKS_SOURCES ${_source})
-  endif()
-endforeach()
