@@ -52,9 +52,17 @@ __global__ void __launch_bounds__(kThreads) block_masses(const __grid_constant__
 
 inline constexpr int kShareBlocks = 2;  // of a thread block: with 8 heads, every half-warp has one block of one head
 
+/// Thread blocks of page_shares that a multiprocessor holds: 512 of them are one wave on an H200. Code for earlier devices
+/// would spill.
+#if __CUDA_ARCH__ >= 900
+#define LOCKS_SHARE_BLOCKS_RESIDENT 4
+#else
+#define LOCKS_SHARE_BLOCKS_RESIDENT 3
+#endif
+
 /// Shares of pages for all heads of a list, their combination, and the counts of its buckets. `of_heads`
 /// [kShareBlocks, heads, kBlockPages]. Grid: sets of kShareBlocks blocks, lists, requests.
-__global__ void __launch_bounds__(kThreads, 4) page_shares(const __grid_constant__ Lists lists) {
+__global__ void __launch_bounds__(kThreads, LOCKS_SHARE_BLOCKS_RESIDENT) page_shares(const __grid_constant__ Lists lists) {
   extern __shared__ float of_heads[];
   __shared__ std::int32_t counts[kBuckets];
   const int request = static_cast<int>(blockIdx.z);
