@@ -58,17 +58,12 @@ void CacheState::read_indices(const ggml_tensor* indices) {
 }
 
 void CacheState::observe_write(const void* key_data, const ggml_tensor* indices) {
-  const auto found =
-      std::find_if(layers_.begin(), layers_.end(), [&](const auto& layer) { return layer->key_data() == key_data; });
-  if (found != layers_.end()) {
-    LayerState& layer = **found;
-    const bool first_of_step = layer.write_step == write_step_ || indices != written_by_;
-    if (layer.write_step == write_step_) ++write_step_;
-    layer.write_step = write_step_;
-    if (!first_of_step) return;
-  } else if (indices == written_by_) {
-    return;
-  }
+  auto found = std::ranges::find(key_writes_, key_data, &KeyWrite::key_data);
+  if (found == key_writes_.end()) found = key_writes_.insert(found, {key_data, 0});
+  const bool again = found->step == write_step_;
+  if (again) ++write_step_;
+  found->step = write_step_;
+  if (!again && indices == written_by_) return;
   read_indices(indices);
   map_.write(written_);
 }
@@ -118,17 +113,14 @@ LayerState& CacheState::find_layer(const AttentionNode& node) {
     if (layers_[at]->key_data() != node.keys.data) continue;
     next_layer_ = at + 1;
     if (!layers_[at]->is_of(node)) {
-      const std::uint64_t write_step = layers_[at]->write_step;
       summarized_.clear_layer(static_cast<int>(at));
       layers_[at] = std::make_unique<LayerState>(node, settings_, static_cast<int>(at), map_.num_pages());
-      layers_[at]->write_step = write_step;
     }
     return *layers_[at];
   }
   const int index = static_cast<int>(layers_.size());
   summarized_.add_layer(index);
   layers_.push_back(std::make_unique<LayerState>(node, settings_, index, map_.num_pages()));
-  layers_.back()->write_step = write_step_;  // front end A has just seen it
   next_layer_ = layers_.size();
   const auto layers = static_cast<std::int64_t>(layers_.size());
   reporter().count([layers](Counters& c) { c.layers = std::max(c.layers, layers); });

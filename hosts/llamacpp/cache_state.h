@@ -79,6 +79,12 @@ class CacheState {
     friend bool operator==(const StepKey&, const StepKey&) = default;
   };
 
+  /// Whose keys were last seen to be written in which step. Also of layers whose attention is left to the host.
+  struct KeyWrite {
+    const void* key_data = nullptr;
+    std::uint64_t step = 0;
+  };
+
   [[nodiscard]] LayerState& find_layer(const AttentionNode& node);
   void begin_step(const AttentionNode& node, const ggml_tensor* indices);
   void apply_write();
@@ -98,6 +104,7 @@ class CacheState {
   PageMap map_;
   SummaryBits summarized_;
   std::vector<std::unique_ptr<LayerState>> layers_;
+  std::vector<KeyWrite> key_writes_;
   std::size_t next_layer_ = 0;
   std::size_t next_checked_layer_ = 0;
 

@@ -68,8 +68,7 @@ class LayerState {
     return marks_[page] == mark_of(map, page);
   }
 
-  std::uint64_t call_step = 0;   // the step in which the layer was last computed
-  std::uint64_t write_step = 0;  // the step in which its keys were last seen to be written
+  std::uint64_t call_step = 0;  // the step in which the layer was last computed
 
  private:
   [[nodiscard]] std::uint16_t mark_of(const PageMap& map, std::int32_t page) const noexcept;

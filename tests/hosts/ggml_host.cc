@@ -164,6 +164,7 @@ Graph::Graph(const std::vector<KvCache*>& caches, std::int64_t rows, int first_s
                        input(ggml_new_tensor_4d(context_, GGML_TYPE_F32, spec.head_dim, spec.query_heads, rows, streams)),
                        input(ggml_new_tensor_2d(context_, GGML_TYPE_F32, spec.row(), rows * streams)),
                        input(ggml_new_tensor_2d(context_, GGML_TYPE_F32, spec.row(), rows * streams)),
+                       nullptr,
                        nullptr};
       const auto write = [&](ggml_tensor* into, ggml_tensor* from) {
         ggml_tensor* const flat = spec.streams > 1 ? ggml_reshape_2d(context_, into, spec.row(), spec.num_cells()) : into;
@@ -188,6 +189,7 @@ Graph::Graph(const std::vector<KvCache*>& caches, std::int64_t rows, int first_s
         sinks_.push_back(input(ggml_new_tensor_1d(context_, GGML_TYPE_F32, spec.query_heads)));
         ggml_flash_attn_ext_add_sinks(attention, sinks_.back());
       }
+      made.attention = attention;
       made.output = ggml_cont(context_, attention);
       ggml_set_output(made.output);
       ggml_build_forward_expand(graph_, made.output);
@@ -211,6 +213,11 @@ Graph::~Graph() {
 }
 
 int Graph::num_splits() const { return ggml_backend_sched_get_n_splits(scheduler_); }
+
+void Graph::remove_softcap() {
+  constexpr int kSoftcap = 2;  // of a flash attention node's parameters
+  for (const LayerInputs& layer : layers_) layer.attention->op_params[kSoftcap] = 0;
+}
 
 void Graph::set_rows(ggml_tensor* mask, const std::vector<Row>& rows, bool stair) const {
   std::vector<ggml_fp16_t> values(static_cast<std::size_t>(ggml_nelements(mask)),

@@ -88,6 +88,8 @@ class Graph {
   /// whose cache lacks a cell that the rows see.
   [[nodiscard]] std::vector<std::vector<double>> reference(const std::vector<Row>& rows) const;
   [[nodiscard]] int num_splits() const;
+  /// From now on the attention nodes are plain ones.
+  void remove_softcap();
 
  private:
   struct LayerInputs {
@@ -96,6 +98,7 @@ class Graph {
     ggml_tensor* queries;
     ggml_tensor* new_keys;
     ggml_tensor* new_values;
+    ggml_tensor* attention;
     ggml_tensor* output;
   };
   void set_rows(ggml_tensor* mask, const std::vector<Row>& rows, bool stair) const;
