@@ -213,7 +213,7 @@ void CacheState::plan_runs(const AttentionNode& node) {
 }
 
 bool CacheState::is_long(std::int32_t tokens) const noexcept {
-  return tokens >= settings_.decode.min_context_tokens && !always_attended(settings_.decode.select, tokens).everything;
+  return !always_attended(settings_.decode.select, tokens, settings_.decode.min_context_tokens).everything;
 }
 
 void CacheState::take_unsummarized(LayerState& layer, std::vector<std::int32_t>& pages) {

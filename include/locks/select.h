@@ -1,6 +1,7 @@
 // Stage 3: which tokens are attended. Arithmetic and tie-breaks are specified: every target gives the same bits.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -45,7 +46,21 @@ struct AlwaysAttended {
   bool everything = false;  // the context fits the budget
   [[nodiscard]] constexpr int selectable_pages() const noexcept { return everything ? 0 : first_recent_page - sink_pages; }
 };
-[[nodiscard]] AlwaysAttended always_attended(const SelectConfig& config, int context_tokens) noexcept;
+[[nodiscard]] constexpr int pages_for(int tokens) noexcept { return (tokens + kPageTokens - 1) / kPageTokens; }
+/// Contexts shorter than `min_context_tokens` are attended whole.
+[[nodiscard]] constexpr AlwaysAttended always_attended(const SelectConfig& config, int context_tokens,
+                                                       int min_context_tokens = 0) noexcept {
+  AlwaysAttended always;
+  always.filled_pages = context_tokens / kPageTokens;
+  always.tail_tokens = context_tokens % kPageTokens;
+  always.everything = context_tokens <= config.budget_tokens || context_tokens < min_context_tokens;
+  always.tokens = context_tokens;
+  if (always.everything) return always;
+  always.sink_pages = pages_for(config.sink_tokens);
+  always.first_recent_page = std::max(always.sink_pages, (context_tokens - config.recent_tokens) / kPageTokens);
+  always.tokens -= always.selectable_pages() * kPageTokens;
+  return always;
+}
 
 /// Most entries that a list can need: selected pages, and pages to complete. For sizing buffers.
 struct SelectLimits {

@@ -17,6 +17,8 @@ struct RecordShape {
   float step2 = 0.0F;
 };
 
+constexpr int kPagesAtOnce = 8;  // that a warp copies and scores together
+
 /// Up to here an index below 2^27 divides by a multiplication: its error stays below index * kMaxInverted / 2^32.
 constexpr int kMaxInverted = 32;
 

@@ -11,8 +11,6 @@
 
 namespace locks::cuda {
 
-constexpr int kPagesAtOnce = 8;
-
 /// Where a page of a request is: its block, as the table says, and its place in the block. Two numbers, so that a warp that
 /// looks ahead does not wait for the table before it needs the page.
 struct PagePlace {

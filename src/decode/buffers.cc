@@ -116,9 +116,7 @@ int num_lists(const DecodePlan& plan) noexcept {
 }
 
 AlwaysAttended always_of(const DecodePlan& plan, int context_tokens) noexcept {
-  SelectConfig config = plan.config().select;
-  if (context_tokens < plan.config().min_context_tokens) config.budget_tokens = context_tokens;
-  return always_attended(config, context_tokens);
+  return always_attended(plan.config().select, context_tokens, plan.config().min_context_tokens);
 }
 
 Buffers buffers(const DecodePlan& plan, std::byte* memory, int thread) noexcept {

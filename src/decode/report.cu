@@ -16,12 +16,11 @@ __global__ void report(const __grid_constant__ ReportArgs args) {
   const int request = static_cast<int>(blockIdx.x);
   const int lane = static_cast<int>(threadIdx.x);
   const int tokens = args.context_tokens[request];
-  SelectConfig config = args.select;
-  const bool everything = tokens <= config.budget_tokens || tokens < args.min_context_tokens;
+  const AlwaysAttended always = always_attended(args.select, tokens, args.min_context_tokens);
   std::int64_t selected_tokens = 0;
   std::int64_t completed_pages = 0;
   float coverage = 0.0F;
-  if (!everything && args.selects) {
+  if (!always.everything && args.selects) {
     for (int list = 0; list < args.num_lists; ++list) {
       const int entries = args.num_selected(request, list);
       for (int entry = lane; entry < entries; entry += 32) {
@@ -39,20 +38,17 @@ __global__ void report(const __grid_constant__ ReportArgs args) {
 
   DecodeReport out;
   out.context_tokens = tokens;
-  out.dense = everything;
+  out.dense = always.everything;
   out.dense_bytes = args.token_bytes * args.kv_heads * tokens;
   out.attended_tokens = static_cast<float>(tokens);
   out.attend_bytes = out.dense_bytes;
-  if (!everything) {
-    const int sink_pages = (config.sink_tokens + kPageTokens - 1) / kPageTokens;
-    const int recent_page = max(sink_pages, (tokens - config.recent_tokens) / kPageTokens);
-    const int always_tokens = tokens - (recent_page - sink_pages) * kPageTokens;
+  if (!always.everything) {
     const auto lists = static_cast<float>(args.num_lists);
-    out.attended_tokens = static_cast<float>(always_tokens) + static_cast<float>(selected_tokens) / lists;
+    out.attended_tokens = static_cast<float>(always.tokens) + static_cast<float>(selected_tokens) / lists;
     out.completed_pages = static_cast<float>(completed_pages) / lists;
     out.coverage = coverage / static_cast<float>(args.coverage.shape[1]);
-    out.attend_bytes = args.token_bytes * (std::int64_t{args.kv_heads} * always_tokens + selected_tokens);
-    out.score_bytes = std::int64_t{recent_page} * args.kv_heads * args.record_bytes;
+    out.attend_bytes = args.token_bytes * (std::int64_t{args.kv_heads} * always.tokens + selected_tokens);
+    out.score_bytes = std::int64_t{always.first_recent_page} * args.kv_heads * args.record_bytes;
     out.complete_bytes = completed_pages * args.value_record_bytes;
   }
   args.reports[request] = out;

@@ -265,9 +265,7 @@ void launch_pages(const PageScores& args, Stream stream) {
                                   kWarps<kId, kTiles>, 2);
   const int group = args.queries.query_heads / args.queries.kv_heads;
   const int columns = args.queries.kv_heads * ((group + kHeads - 1) / kHeads);
-  const std::int64_t pages_at_once = std::int64_t{kPagesAtOnce} * shape.warps;
-  const std::int64_t most = args.requests * ((args.max_pages + pages_at_once - 1) / pages_at_once);
-  const std::int64_t shares = std::clamp<std::int64_t>(shape.resident / columns, 1, most);
+  const std::int64_t shares = page_shares(shape.resident, columns, args.requests, args.max_pages, shape.warps);
   score_pages<kId, kUnits, kTiles>
       <<<static_cast<unsigned>(shares * columns), 32 * shape.warps, shape.shared_bytes, stream>>>(args);
   check_launch("score_pages");

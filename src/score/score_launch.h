@@ -2,6 +2,7 @@
 // 4) and tiles of 8 query heads (1 or 2).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -42,6 +43,15 @@ struct TokenScores {
   std::int64_t logits_list_stride = 0;
   std::int64_t logits_page_stride = 0;
 };
+
+/// How many thread blocks share the pages of all requests, for each of `columns` sets of query heads: as many as run at
+/// once, but not more than have pages for each of their warps.
+[[nodiscard]] constexpr std::int64_t page_shares(int resident_blocks, int columns, int requests, int max_pages,
+                                                 int warps) noexcept {
+  const std::int64_t at_once = std::int64_t{kPagesAtOnce} * warps;
+  const std::int64_t most = requests * ((max_pages + at_once - 1) / at_once);
+  return std::clamp<std::int64_t>(resident_blocks / columns, 1, most);
+}
 
 template <FormatId kId>
 void launch(const PageScores& args, Stream stream);

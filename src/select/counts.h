@@ -10,21 +10,6 @@ namespace locks::select {
 inline constexpr int kFewTokens = 2 * kPageTokens;  // the smallest budgets leave 17 to 32 tokens to select
 inline constexpr double kFewFactor = 8.0;
 
-[[nodiscard]] constexpr int pages_for(int tokens) noexcept { return (tokens + kPageTokens - 1) / kPageTokens; }
-
-[[nodiscard]] constexpr AlwaysAttended always_attended(const SelectConfig& config, int context_tokens) noexcept {
-  AlwaysAttended always;
-  always.filled_pages = context_tokens / kPageTokens;
-  always.tail_tokens = context_tokens % kPageTokens;
-  always.everything = context_tokens <= config.budget_tokens;
-  always.tokens = context_tokens;
-  if (always.everything) return always;
-  always.sink_pages = pages_for(config.sink_tokens);
-  always.first_recent_page = std::max(always.sink_pages, (context_tokens - config.recent_tokens) / kPageTokens);
-  always.tokens -= always.selectable_pages() * kPageTokens;
-  return always;
-}
-
 /// The budget less what is always attended.
 [[nodiscard]] constexpr int remaining_tokens(const SelectConfig& config, const AlwaysAttended& always) noexcept {
   return always.everything ? 0 : config.budget_tokens - always.tokens;

@@ -25,17 +25,13 @@ void check_select_config(const SelectConfig& config) {
           std::to_string(config.completion_fraction));
   require(config.combine <= GroupCombine::kPerQueryHead, "combine", "kSum, kMax or kPerQueryHead",
           std::to_string(static_cast<int>(config.combine)));
-  const std::int64_t sink = std::int64_t{select::pages_for(config.sink_tokens)} * kPageTokens;
+  const std::int64_t sink = std::int64_t{pages_for(config.sink_tokens)} * kPageTokens;
   const std::int64_t least = sink + config.recent_tokens + 2 * kPageTokens;
   require(config.budget_tokens >= least, "budget_tokens",
           "at least " + std::to_string(least) + " (" + std::to_string(sink) + " sink and " +
               std::to_string(config.recent_tokens) + " recent tokens are always attended, a page more while one is being " +
               "filled, and a page must be left to select)",
           std::to_string(config.budget_tokens));
-}
-
-AlwaysAttended always_attended(const SelectConfig& config, int context_tokens) noexcept {
-  return select::always_attended(config, context_tokens);
 }
 
 SelectLimits select_limits(const SelectConfig& config, int max_context_tokens) noexcept {

@@ -10,12 +10,11 @@
 namespace locks::cuda::select_kernels {
 namespace {
 
-__global__ void list_always_of(SelectConfig config, int min_context_tokens, std::span<const std::int32_t> context_tokens,
-                               View<SelectedPage, 2> lists, std::int32_t* num_entries, std::int32_t* scored_tokens) {
+__global__ void list_always_of(const SelectConfig config, int min_context_tokens,
+                               std::span<const std::int32_t> context_tokens, View<SelectedPage, 2> lists,
+                               std::int32_t* num_entries, std::int32_t* scored_tokens) {
   const int request = static_cast<int>(blockIdx.x);
-  const int tokens = context_tokens[request];
-  if (tokens < min_context_tokens) config.budget_tokens = tokens;
-  const AlwaysAttended always = select::always_attended(config, tokens);
+  const AlwaysAttended always = always_attended(config, context_tokens[request], min_context_tokens);
   const int filled = always.filled_pages - always.selectable_pages();
   for (int i = static_cast<int>(threadIdx.x); i < filled; i += static_cast<int>(blockDim.x)) {
     lists(request, i) = {i < always.sink_pages ? i : i + always.selectable_pages(), kWholePage};

@@ -49,10 +49,7 @@ struct Lists {
   int heads = 0;  // of a list
 
   [[nodiscard]] constexpr AlwaysAttended always(int request) const noexcept {
-    const int tokens = args.context_tokens[request];
-    SelectConfig config = args.config;
-    if (tokens < args.min_context_tokens) config.budget_tokens = tokens;
-    return select::always_attended(config, tokens);
+    return always_attended(args.config, args.context_tokens[request], args.min_context_tokens);
   }
   [[nodiscard]] constexpr std::int64_t list_at(int request, int list) const noexcept {
     return std::int64_t{request} * args.num_lists + list;

@@ -1,0 +1,140 @@
+// What is planned on the host: how rows are cut, grids, divisions by multiplication and workspaces. Needs no GPU.
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attend/attend_cuda.h"
+#include "cuda/door.h"
+#include "locks/cuda.h"
+#include "score/score_launch.h"
+
+namespace locks {
+namespace {
+
+using namespace cuda::attend_stage;
+
+TEST(CudaPlanning, LeavesCoverEveryRowAndAreFew) {
+  for (std::int64_t tokens = 0; tokens < (1 << 30); tokens += 1 + tokens / 7) {
+    const int leaf = leaf_tokens(static_cast<int>(tokens));
+    const std::int64_t leaves = leaf == 0 ? 0 : (tokens + leaf - 1) / leaf;
+    EXPECT_EQ(leaf % kLeafTokens, 0) << tokens;
+    EXPECT_LE(leaves, kMaxLeaves) << tokens;
+    // What a grid is sized for, the longest row, covers all shorter ones.
+    EXPECT_LE(leaves, most_leaves(tokens)) << tokens;
+    EXPECT_LE(most_leaves(tokens), most_leaves(tokens + 1)) << tokens;
+    if (leaf > kLeafTokens) {
+      EXPECT_GT(2 * leaves, kMaxLeaves) << tokens << ": leaves are longer than they need to be";
+    }
+  }
+  static_assert(kMaxLeaves % leaves_per_part(1, true) == 0 && kMaxLeaves % leaves_per_part(1 << 20, true) == 0);
+}
+
+TEST(CudaPlanning, DividersDivideEveryNumber) {
+  // A quotient changes only at multiples of the divisor: if it is right on both sides of each, it is right between.
+  const auto check = [](std::uint32_t divisor, std::uint32_t number) {
+    const Divider by = make_divider(divisor);
+    const std::uint64_t quotient = ((std::uint64_t{2} * number * by.magic) >> 32) >> by.shift;  // as on the device
+    ASSERT_EQ(quotient, number / divisor) << number << " / " << divisor;
+  };
+  for (std::uint32_t divisor :
+       {1U, 2U, 3U, 5U, 6U, 7U, 8U, 12U, 48U, 63U, 64U, 65U, 1000U, 4096U, 65535U, 65537U, 1U << 30}) {
+    for (std::uint64_t multiple = divisor; multiple < (std::uint64_t{1} << 31);
+         multiple += divisor + multiple / 64 / divisor * divisor) {
+      check(divisor, static_cast<std::uint32_t>(multiple));
+      check(divisor, static_cast<std::uint32_t>(multiple - 1));
+    }
+    check(divisor, 0);
+    check(divisor, (1U << 31) - 1);
+  }
+}
+
+TEST(CudaPlanning, TablesDivideByAMultiplication) {
+  const std::vector<std::int32_t> blocks(1);
+  const std::vector<std::int32_t> tokens{1};
+  for (int pages = 2; pages <= cuda::kMaxInverted; ++pages) {
+    PageTable table;
+    table.block_tokens = pages * kPageTokens;
+    table.blocks = {blocks.data(), {1, 1}, {1, 1}};
+    table.context_tokens = tokens;
+    const cuda::DeviceTable on_device = cuda::door::table(table);
+    const auto quotient = [&](std::uint32_t index) {
+      return static_cast<std::uint32_t>((std::uint64_t{index} * on_device.inverse) >> 32);
+    };
+    for (std::uint32_t block = 1; block < (1U << 27) / static_cast<unsigned>(pages); block += 1 + block / 512) {
+      const std::uint32_t first = block * static_cast<unsigned>(pages);
+      ASSERT_EQ(quotient(first), block) << pages << " pages a block";
+      ASSERT_EQ(quotient(first - 1), block - 1) << pages << " pages a block";
+    }
+  }
+}
+
+TEST(CudaPlanning, ScoringFillsTheGpuButStartsNoIdleBlock) {
+  constexpr int kWarps = 8;
+  constexpr int kResident = 264;
+  const auto shares = [](int columns, int requests, int pages) {
+    return cuda::score_kernels::page_shares(kResident, columns, requests, pages, kWarps);
+  };
+  EXPECT_EQ(shares(4, 1, 65536), kResident / 4) << "long: as many as run at once";
+  EXPECT_EQ(shares(4, 1, 64), 1) << "eight warps take eight pages each";
+  EXPECT_EQ(shares(4, 1, 65), 2);
+  EXPECT_EQ(shares(4, 3, 65), 6);
+  EXPECT_EQ(shares(1000, 1, 65536), 1) << "more columns than fit: one after the other";
+  EXPECT_EQ(shares(4, 512, 65536), kResident / 4);
+}
+
+TEST(CudaPlanning, HeadsBeyondAPassTakeMorePasses) {
+  EXPECT_EQ(heads_per_pass(DType::kF16, 128, 8), 8);
+  EXPECT_EQ(heads_per_pass(DType::kBF16, 128, 16), 16);
+  EXPECT_EQ(heads_per_pass(DType::kF32, 128, 16), 8) << "its state would not fit the registers";
+  EXPECT_EQ(heads_per_pass(DType::kF16, 256, 16), 8);
+}
+
+// ---- workspaces
+
+Geometry geometry(int kv_heads, int group) { return {128, kv_heads, kv_heads * group, 0.09F}; }
+
+std::size_t decode_bytes(const DecodeConfig& config, const Geometry& shape, int requests, int context) {
+  return cuda::decode_workspace_bytes(DecodePlan(config, shape, {requests, context, 1}));
+}
+
+TEST(CudaPlanning, WorkspacesGrowWithTheirLimitsAndStayAligned) {
+  for (const DecodeConfig& config : {DecodeConfig{}, DecodeConfig::paper()}) {
+    std::size_t before = 0;
+    for (int context = 1024; context <= 1 << 20; context *= 2) {
+      const std::size_t one = decode_bytes(config, geometry(4, 8), 1, context);
+      EXPECT_EQ(one % 64, 0U);
+      EXPECT_GE(one, before) << context;
+      EXPECT_GT(decode_bytes(config, geometry(4, 8), 8, context), one) << context;
+      before = one;
+    }
+  }
+}
+
+TEST(CudaPlanning, ContextsThatAreNeverSelectedFromNeedStatesAlone) {
+  DecodeConfig config;
+  config.select.budget_tokens = 4096;
+  const std::size_t whole = decode_bytes(config, geometry(4, 8), 1, 4096);
+  const Geometry shape = geometry(4, 8);
+  const std::size_t states = static_cast<std::size_t>(shape.query_heads * (2 + shape.head_dim)) * sizeof(float);
+  EXPECT_LE(whole, cuda::attend_workspace_bytes(shape, 1, shape.kv_heads) + states + 64);
+  EXPECT_GT(decode_bytes(config, shape, 1, 4097), whole) << "one token more is selected from";
+}
+
+TEST(CudaPlanning, AMillionTokensNeedAFewMegabytesOfWorkspace) {
+  // The keys and values of one layer at this length are 2 GiB.
+  const std::size_t cache = std::size_t{2} * 4 * 128 * 2 * (1 << 20);
+  EXPECT_LT(decode_bytes({}, geometry(4, 8), 1, 1 << 20), cache / 64);
+  EXPECT_LT(decode_bytes(DecodeConfig::paper(), geometry(4, 8), 1, 1 << 20), cache / 64);
+  EXPECT_LT(decode_bytes({}, geometry(4, 8), 512, 1 << 15), std::size_t{512} << 21) << "2 MiB a request at 32,768 tokens";
+}
+
+TEST(CudaPlanning, EveryQueryHeadForItselfNeedsListsOfItsOwn) {
+  DecodeConfig config;
+  const std::size_t shared = decode_bytes(config, geometry(4, 8), 2, 1 << 16);
+  config.select.combine = GroupCombine::kPerQueryHead;
+  EXPECT_GT(decode_bytes(config, geometry(4, 8), 2, 1 << 16), shared);
+}
+
+}  // namespace
+}  // namespace locks
