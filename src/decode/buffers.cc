@@ -2,31 +2,11 @@
 
 #include <algorithm>
 
+#include "cpu/cutter.h"
 #include "locks/score.h"
 
 namespace locks::decode {
 namespace {
-
-constexpr std::size_t kAlignment = 64;
-
-/// Hands out aligned pieces of memory one behind the other. With null memory it only counts.
-class Cutter {
- public:
-  explicit Cutter(std::byte* memory) : memory_(memory) {}
-
-  template <class T>
-  std::span<T> take(std::size_t count) noexcept {
-    auto* const data = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
-    used_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-    return {data, data == nullptr ? 0 : count};
-  }
-  void skip(std::size_t bytes) noexcept { used_ += bytes; }
-  [[nodiscard]] std::size_t used() const noexcept { return used_; }
-
- private:
-  std::byte* memory_;
-  std::size_t used_ = 0;
-};
 
 /// The largest numbers that the plan's limits allow.
 struct Sizes {
@@ -53,20 +33,15 @@ struct Sizes {
   }
 };
 
-/// A contiguous view of new memory.
-template <class T, class... Extent>
-View<T, sizeof...(Extent)> take_view(Cutter& cut, Extent... extent) noexcept {
-  return contiguous(cut.take<T>((extent * ... * std::size_t{1})).data(), extent...);
-}
-
 /// One thread's own part.
 void cut_thread(const DecodePlan& plan, const Sizes& sizes, Cutter& cut, Buffers& out) noexcept {
-  out.always_log_mass = cut.take<float>(sizes.heads);
-  out.order = cut.take<std::int32_t>(std::max(sizes.pages, sizes.parts));
-  out.part_shares = cut.take<float>(sizes.parts * (1 + sizes.heads));
-  out.pages = cut.take<std::int32_t>(sizes.completed);
-  out.completed_logits = cut.take<float>(sizes.completed * sizes.group * kPageTokens);
-  out.complete_scratch = cut.take<float>(complete_scratch_floats(plan.geometry().head_dim, static_cast<int>(sizes.group)));
+  out.always_log_mass = cut.take_span<float>(sizes.heads);
+  out.order = cut.take_span<std::int32_t>(std::max(sizes.pages, sizes.parts));
+  out.part_shares = cut.take_span<float>(sizes.parts * (1 + sizes.heads));
+  out.pages = cut.take_span<std::int32_t>(sizes.completed);
+  out.completed_logits = cut.take_span<float>(sizes.completed * sizes.group * kPageTokens);
+  out.complete_scratch =
+      cut.take_span<float>(complete_scratch_floats(plan.geometry().head_dim, static_cast<int>(sizes.group)));
 }
 
 std::size_t cut_all(const DecodePlan& plan, std::byte* memory, int thread, Buffers& out) noexcept {
@@ -74,29 +49,29 @@ std::size_t cut_all(const DecodePlan& plan, std::byte* memory, int thread, Buffe
   const Geometry& geometry = plan.geometry();
   const auto requests = static_cast<int>(sizes.requests);
   Cutter cut(memory);
-  out.score_workspace = cut.take<std::byte>(score_workspace_bytes(geometry, requests));
+  out.score_workspace = cut.take_span<std::byte>(score_workspace_bytes(geometry, requests));
   const auto attend_bytes = [&](int lists) {
     return attend_workspace_bytes(geometry, requests, lists, plan.limits().max_threads);
   };
-  out.attend_workspace = cut.take<std::byte>(std::max(attend_bytes(geometry.kv_heads), attend_bytes(num_lists(plan))));
+  out.attend_workspace = cut.take_span<std::byte>(std::max(attend_bytes(geometry.kv_heads), attend_bytes(num_lists(plan))));
   const auto state_floats = static_cast<std::size_t>(2 + geometry.head_dim);
   const bool parts = sizes.parts > 0;
-  out.log_mass = take_view<float>(cut, sizes.requests, sizes.query_heads, sizes.pages);
-  out.states = take_view<float>(cut, sizes.requests, sizes.query_heads, state_floats);
-  out.always_lists = take_view<SelectedPage>(cut, sizes.requests, sizes.always_entries);
-  out.num_always = cut.take<std::int32_t>(sizes.requests);
-  out.scored_tokens = cut.take<std::int32_t>(sizes.requests);
-  out.share = take_view<float>(cut, sizes.requests, sizes.lists, sizes.pages);
-  out.log_norm = take_view<float>(cut, sizes.requests, sizes.query_heads);
-  out.skipped_log_mass = take_view<float>(cut, sizes.requests, sizes.query_heads);
-  out.candidates = take_view<std::int32_t>(cut, sizes.requests, sizes.lists, sizes.candidates);
-  out.num_candidates = take_view<std::int32_t>(cut, sizes.requests, sizes.lists);
-  out.logits = take_view<float>(cut, sizes.requests, sizes.lists, parts ? sizes.candidates : std::size_t{0}, sizes.group,
-                                std::size_t{kPageTokens});
-  out.selected = take_view<SelectedPage>(cut, sizes.requests, sizes.lists, sizes.candidates);
-  out.num_selected = take_view<std::int32_t>(cut, sizes.requests, sizes.lists);
-  out.completed = take_view<SelectedPage>(cut, sizes.requests, sizes.lists, sizes.completed);
-  out.totals = take_view<ListTotals>(cut, sizes.requests, sizes.lists);
+  out.log_mass = cut.take_view<float>(sizes.requests, sizes.query_heads, sizes.pages);
+  out.states = cut.take_view<float>(sizes.requests, sizes.query_heads, state_floats);
+  out.always_lists = cut.take_view<SelectedPage>(sizes.requests, sizes.always_entries);
+  out.num_always = cut.take_span<std::int32_t>(sizes.requests);
+  out.scored_tokens = cut.take_span<std::int32_t>(sizes.requests);
+  out.share = cut.take_view<float>(sizes.requests, sizes.lists, sizes.pages);
+  out.log_norm = cut.take_view<float>(sizes.requests, sizes.query_heads);
+  out.skipped_log_mass = cut.take_view<float>(sizes.requests, sizes.query_heads);
+  out.candidates = cut.take_view<std::int32_t>(sizes.requests, sizes.lists, sizes.candidates);
+  out.num_candidates = cut.take_view<std::int32_t>(sizes.requests, sizes.lists);
+  out.logits = cut.take_view<float>(sizes.requests, sizes.lists, parts ? sizes.candidates : std::size_t{0}, sizes.group,
+                                    std::size_t{kPageTokens});
+  out.selected = cut.take_view<SelectedPage>(sizes.requests, sizes.lists, sizes.candidates);
+  out.num_selected = cut.take_view<std::int32_t>(sizes.requests, sizes.lists);
+  out.completed = cut.take_view<SelectedPage>(sizes.requests, sizes.lists, sizes.completed);
+  out.totals = cut.take_view<ListTotals>(sizes.requests, sizes.lists);
 
   Cutter count(nullptr);
   Buffers uncut;

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "cpu/check.h"
-#include "cuda/cutter.h"
+#include "cpu/cutter.h"
 #include "decode/buffers.h"
 #include "decode/report_cuda.h"
 #include "locks/cuda.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "cpu/check.h"
-#include "cuda/cutter.h"
+#include "cpu/cutter.h"
 #include "locks/cuda.h"
 #include "select/select_launch.h"
 
