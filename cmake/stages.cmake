@@ -1,4 +1,4 @@
-# The stages' sources. include <- stage <- decode <- {hosts, cli, tests}; a stage never includes another stage.
+# The stages' sources. include <- stage <- decode <- selectors <- {hosts, cli, tests}; a stage never includes another stage.
 list(APPEND LOCKS_SOURCES
   src/summarize/summarize.cc
   src/summarize/summarize_reference.cc
@@ -29,4 +29,13 @@ list(APPEND LOCKS_SOURCES
   src/decode/choice.cc
   src/decode/run.cc
   src/decode/locks_c.cc
+  src/selectors/selector.cc
+  src/selectors/support.cc
+  src/selectors/step.cc
+  src/selectors/oracle.cc
+  src/selectors/blind.cc
+  src/selectors/page_scores.cc
+  src/selectors/quest.cc
+  src/selectors/unique.cc
+  src/selectors/compkv.cc
 )

@@ -1,0 +1,116 @@
+// What selectors there are, and their settings.
+#include "locks/selector.h"
+
+#include <array>
+#include <stdexcept>
+#include <string>
+
+#include "cpu/check.h"
+#include "selectors/support.h"
+
+namespace locks {
+namespace {
+
+constexpr std::array kInfos{
+    SelectorInfo{SelectorId::kOracle, "oracle", "the true attention masses: the best choice there is"},
+    SelectorInfo{SelectorId::kRandom, "random", "sink and recent tokens, and others at random"},
+    SelectorInfo{SelectorId::kRecency, "recency", "sink and recent tokens alone"},
+    SelectorInfo{SelectorId::kQuest, "quest", "largest and smallest keys of a page bound its logits"},
+    SelectorInfo{SelectorId::kUnique, "unique", "mean and deviation of a page's keys"},
+    SelectorInfo{SelectorId::kCompkv, "compkv", "mean and grouped variances; mean values stand in for what is skipped"},
+};
+
+void require(bool fits, std::string_view setting, const std::string& expected, const std::string& got) {
+  if (!fits) check::fail(setting, expected, got);
+}
+
+}  // namespace
+
+std::span<const SelectorInfo> selector_infos() noexcept { return kInfos; }
+
+SelectorConfig selector_config(std::string_view name) {
+  std::string known;
+  for (const SelectorInfo& info : kInfos) {
+    if (info.name != name) {
+      known += (known.empty() ? "" : ", ") + std::string(info.name);
+      continue;
+    }
+    SelectorConfig config;
+    config.id = info.id;
+    if (info.id == SelectorId::kQuest || info.id == SelectorId::kUnique) {
+      config.budget_tokens = 2048;
+      config.sink_tokens = 0;
+      config.recent_tokens = 0;
+      config.combine = GroupCombine::kPerQueryHead;
+      config.dense_layers = 2;
+    }
+    if (info.id == SelectorId::kRecency) config.recent_tokens = 0;
+    if (info.id == SelectorId::kCompkv) config.recent_tokens = 2 * kPageTokens;
+    return config;
+  }
+  throw std::invalid_argument("selector '" + std::string(name) + "' is unknown; it may be " + known);
+}
+
+void check_selector_config(const SelectorConfig& config) {
+  const bool blind_or_oracle =
+      config.id == SelectorId::kOracle || config.id == SelectorId::kRandom || config.id == SelectorId::kRecency;
+  const bool page_scores = config.id == SelectorId::kQuest || config.id == SelectorId::kUnique;
+  constexpr int kMost = 1000000000;
+  require(config.sink_tokens >= 0 && config.sink_tokens <= kMost, "sink_tokens", "0 to 1000000000",
+          std::to_string(config.sink_tokens));
+  require(config.recent_tokens >= 0 && config.recent_tokens <= kMost, "recent_tokens", "0 to 1000000000",
+          std::to_string(config.recent_tokens));
+  require(config.dense_layers >= 0, "dense_layers", "at least 0", std::to_string(config.dense_layers));
+  const int part = config.part_tokens;
+  require(part == 1 || part == 2 || part == 4 || part == 8 || part == kPageTokens, "part_tokens", "1, 2, 4, 8 or 16",
+          std::to_string(part));
+  require(part == kPageTokens || (blind_or_oracle && config.id != SelectorId::kRecency), "part_tokens",
+          "16: this selector takes whole pages", std::to_string(part));
+  require(config.combine <= GroupCombine::kPerQueryHead, "combine", "kSum, kMax or kPerQueryHead",
+          std::to_string(static_cast<int>(config.combine)));
+  require(config.combine == GroupCombine::kSum || page_scores || config.id == SelectorId::kOracle, "combine",
+          "kSum: this selector has one list for a KV head", std::to_string(static_cast<int>(config.combine)));
+  require(config.deviation_weight >= 0.0F && config.deviation_weight <= 1e6F, "deviation_weight", "0 to 1000000",
+          std::to_string(config.deviation_weight));
+  if (page_scores) {
+    require(config.sink_tokens == 0 && config.recent_tokens == 0, "sink_tokens and recent_tokens",
+            "0: this selector forces the page being filled and no other",
+            std::to_string(config.sink_tokens) + " and " + std::to_string(config.recent_tokens));
+  }
+  if (config.id == SelectorId::kRecency) {
+    require(config.recent_tokens == 0, "recent_tokens", "0: all of the budget but the sink is recent tokens",
+            std::to_string(config.recent_tokens));
+  }
+  if (config.id == SelectorId::kCompkv) {
+    require(config.recent_tokens == 2 * kPageTokens, "recent_tokens", "32: this selector forces the last two pages",
+            std::to_string(config.recent_tokens));
+  }
+  // Forced tokens, a page that is being filled, and a page to choose.
+  const std::int64_t least =
+      std::int64_t{pages_for(config.sink_tokens)} * kPageTokens + config.recent_tokens + 2 * kPageTokens;
+  require(config.budget_tokens >= least && config.budget_tokens <= kMost, "budget_tokens",
+          "at least " + std::to_string(least) + " (forced tokens, and a page to choose)",
+          std::to_string(config.budget_tokens));
+}
+
+std::unique_ptr<Selector> make_selector(const SelectorConfig& config, const Geometry& geometry) {
+  check_selector_config(config);
+  check::geometry(geometry);
+  switch (config.id) {
+    case SelectorId::kOracle:
+      return selectors::make_oracle(config, geometry);
+    case SelectorId::kRandom:
+      return selectors::make_random(config, geometry);
+    case SelectorId::kRecency:
+      return selectors::make_recency(config, geometry);
+    case SelectorId::kQuest:
+      return selectors::make_quest(config, geometry);
+    case SelectorId::kUnique:
+      return selectors::make_unique_selector(config, geometry);
+    case SelectorId::kCompkv:
+      return selectors::make_compkv(config, geometry);
+  }
+  check::fail("id", "one of the library's selectors", std::to_string(static_cast<int>(config.id)));
+}
+
+}  // namespace locks
