@@ -1,7 +1,7 @@
 """How far sparse attention moves a model's next-token distribution: teacher-forced KL(dense || sparse) on a text of
-yours.
+yours, for settings of yours, or for LOCKS and its rivals at one budget.
 
-python python/kl.py [DOCUMENT] [--set budget_tokens=256 ...]
+python python/kl.py [DOCUMENT] [--set budget_tokens=256 ... | --selectors 256]
 """
 
 import argparse
@@ -24,6 +24,20 @@ def with_selected(tokens, **settings):
 
 
 PLAIN = {"part_tokens": 16, "completion": 0}  # whole pages, nothing completed
+RIVALS = ("quest", "unique", "compkv", "recency", "random")
+
+
+def selector_runs(budget):
+    """LOCKS, the rivals and the best possible choices, all attending `budget` tokens."""
+    runs = {
+        "locks": {},
+        "locks, parts, no completion": {"completion": 0},
+        "locks, whole pages, no completion": PLAIN,
+        "oracle, parts of 4": {"selector": "oracle", "part_tokens": 4},
+        "oracle, whole pages": {"selector": "oracle"},
+        **{rival: {"selector": rival} for rival in RIVALS},
+    }
+    return {name: {"budget_tokens": budget, **settings} for name, settings in runs.items()}
 
 
 def log_softmax(logits):
@@ -68,10 +82,13 @@ def main(arguments=None):
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of docs/LLAMACPP.md to compare"
     )
+    parser.add_argument("--selectors", type=int, metavar="BUDGET", help="compare LOCKS and its rivals at this budget")
     parser.add_argument("--plugin", type=Path, help="the plug-in to load (default: the one that make built)")
     parsed = parser.parse_args(arguments)
     if parsed.positions < 1 or any("=" not in setting for setting in parsed.set):
         parser.error("--positions takes a number from 1 on, --set takes NAME=VALUE")
+    if parsed.set and parsed.selectors is not None:
+        parser.error("--set and --selectors exclude each other")
     plugin = parsed.plugin or find_plugin()
     with Session(plugin, {"selector": "dense"}) as session:
         tokens, taken = session.run(load_document, parsed.document, parsed.tokens + parsed.positions)
@@ -80,17 +97,20 @@ def main(arguments=None):
         cache = session.run(read_text, tokens[:start])
         dense = session.run(forced_steps, cache, tokens[start:], start)
     own = dict(part.split("=", 1) for part in parsed.set)
-    runs = (
-        {"as set": own}
-        if own
-        else {
+    if own:
+        runs = {"as set": own}
+    elif parsed.selectors is not None:
+        runs = selector_runs(parsed.selectors)
+    else:
+        runs = {
             "default": {},
             "64 selected": with_selected(64),
             "64 selected, parts, no completion": with_selected(64, completion=0),
             "64 selected, whole pages, no completion": with_selected(64, **PLAIN),
         }
+    print(
+        f"{'settings':42} {'mean KL':>9} {'worst':>9} {'same token':>10} {'attended':>9} {'bytes':>7} {'coverage':>9}"
     )
-    print(f"{'settings':42} {'mean KL':>9} {'worst':>9} {'same token':>10} {'attended':>9} {'coverage':>9}")
     for name, settings in runs.items():
         with Session(plugin, settings) as session:
             sparse = session.run(forced_steps, cache, tokens[start:], start)
@@ -99,10 +119,17 @@ def main(arguments=None):
         same = np.mean(dense.argmax(axis=1) == sparse.argmax(axis=1))
         print(
             f"{name:42} {kl.mean():9.4f} {kl.max():9.4f} {same:10.1%} "
-            f"{counted['attended_tokens']:9.0f} {counted['coverage']:9.3f}",
+            f"{counted['attended_tokens']:9.0f} {share_of_bytes(counted):7.1%} "
+            f"{counted['coverage'] or float('nan'):9.3f}",
             flush=True,
         )
     return 0
+
+
+def share_of_bytes(counted):
+    """Read in decode steps, records and all, of what dense attention reads."""
+    read = counted["score_bytes"] + counted["attend_bytes"] + counted["complete_bytes"]
+    return read / counted["dense_bytes"]
 
 
 def statistics(state):

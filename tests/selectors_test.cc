@@ -356,7 +356,7 @@ StepResult run_selectors(const SelectorConfig& config, const StepData& data, int
   ThreadPool pool(threads);
   const DecodeInputs inputs = data.inputs();
   const View<float, 3> out = contiguous(result.out.data(), requests, data.geometry.query_heads, data.geometry.head_dim);
-  pool.run([&](Team team) { step.run(inputs, selectors, out, result.reports, team, active_target()); });
+  pool.run([&](Team team) { EXPECT_TRUE(step.run(inputs, selectors, out, result.reports, team, active_target())); });
   return result;
 }
 
@@ -445,6 +445,37 @@ TEST_P(AnySelector, TheResultDoesNotDependOnTheBatchNorMuchOnTheThreads) {
   for (std::size_t request = 0; request < 4; ++request) {
     EXPECT_EQ(one.reports[request].attended_tokens, three.reports[request].attended_tokens);
     EXPECT_EQ(one.reports[request].attend_bytes, three.reports[request].attend_bytes);
+  }
+}
+
+TEST_P(AnySelector, DraftedTokensShareWhatIsKnownOfTheirSequence) {
+  const StepData data({.kv_heads = 2, .group = 2, .lengths = {700}});
+  const SelectorConfig config = config_of(GetParam(), 160);
+  const std::vector<float> queries = normal_floats(3 * 4 * 64, 5, 2.0F);
+  const std::vector<std::int32_t> tokens{698, 699, 700};
+  const auto run_rows = [&](int first, int rows, std::vector<Selector*> selectors) {
+    std::vector<float> out(static_cast<std::size_t>(rows) * 4 * 64);
+    DecodeInputs inputs = data.inputs();
+    inputs.queries = contiguous(queries.data() + first * 4 * 64, rows, 4, 64);
+    inputs.table.blocks.shape[0] = rows;
+    inputs.table.blocks.stride[0] = 0;
+    inputs.table.context_tokens = std::span(tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows));
+    SelectorStep step(config, data.geometry, 0);
+    ThreadPool pool(2);
+    pool.run([&](Team team) {
+      EXPECT_TRUE(step.run(inputs, selectors, contiguous(out.data(), rows, 4, 64), {}, team, active_target()));
+    });
+    return out;
+  };
+  const auto shared = make_selector(config, data.geometry);
+  const std::vector<float> together = run_rows(0, 3, {shared.get(), shared.get(), shared.get()});
+  EXPECT_EQ(run_rows(0, 3, {shared.get(), shared.get(), shared.get()}), together) << "the second time";
+  for (int row = 0; row < 3; ++row) {
+    const auto own = make_selector(config, data.geometry);
+    const std::vector<float> alone = run_rows(row, 1, {own.get()});
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      EXPECT_NEAR(together[static_cast<std::size_t>(row) * alone.size() + i], alone[i], 1e-5F) << "row " << row;
+    }
   }
 }
 

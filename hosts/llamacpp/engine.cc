@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <string>
 
 #include "exact.h"
@@ -151,6 +152,8 @@ void Engine::prepare(ggml_tensor* node, int num_threads) {
 void Engine::prepare_pages(int num_threads) {
   state_->take_unsummarized(*job_.layer, pages_);
   summarize_reports_.assign(static_cast<std::size_t>(num_threads), {});
+  // A rival has no summaries, and a dense layer reads none; what is marked shows whether keys changed unseen.
+  if (settings_.rival || is_dense_layer()) pages_.clear();
   if (pages_.empty()) return;
   const Geometry& geometry = job_.node.geometry;
   job_.summarize = {geometry.head_dim,
@@ -203,7 +206,15 @@ void Engine::prepare_decode(int num_threads) {
   limits_.max_requests = std::max(limits_.max_requests, static_cast<int>(requests));
   limits_.max_threads = std::max(limits_.max_threads, num_threads);
   limits_.max_context_tokens = static_cast<int>(state_->stream_cells());
-  job_.plan = &job_.layer->plan(settings_.decode, limits_);
+  job_.rival = nullptr;
+  job_.plan = nullptr;
+  if (settings_.rival && !is_dense_layer()) {
+    prepare_rival();
+  } else {
+    DecodeConfig config = settings_.rival ? DecodeConfig{} : settings_.decode;
+    if (is_dense_layer()) config.min_context_tokens = std::numeric_limits<int>::max();
+    job_.plan = &job_.layer->plan(config, limits_);
+  }
   const Geometry& geometry = job_.node.geometry;
   const std::size_t floats = requests * static_cast<std::size_t>(geometry.query_heads * geometry.head_dim);
   auto* const gathered = reinterpret_cast<float*>(gathered_memory_.at_least(2 * floats * sizeof(float)).data());
@@ -213,10 +224,25 @@ void Engine::prepare_decode(int num_threads) {
   job_.decode.keys = job_.node.keys;
   job_.decode.values = job_.node.values;
   job_.decode.summaries = job_.layer->summaries();
-  check_decode(*job_.plan, job_.decode, false);
   reports_.assign(requests, {});
+  if (job_.plan == nullptr) return;
+  check_decode(*job_.plan, job_.decode, false);
   workspace_ = workspace_memory_.at_least(job_.plan->workspace_bytes());
 }
+
+void Engine::prepare_rival() {
+  const StepPlan& plan = state_->plan();
+  selectors_.clear();
+  for (const RowRun& run : plan.runs) {
+    if (!run.decode) continue;
+    Selector& selector =
+        job_.layer->selector(*settings_.rival, run.sequence, state_->map().identity(run.sequence), state_->map().epoch());
+    selectors_.insert(selectors_.end(), static_cast<std::size_t>(run.num_rows), &selector);
+  }
+  job_.rival = &job_.layer->selector_step(*settings_.rival, settings_.decode.min_context_tokens);
+}
+
+bool Engine::is_dense_layer() const noexcept { return job_.layer->index() < settings_.dense_layers; }
 
 void Engine::prepare_prefill(int num_threads) {
   const StepPlan& plan = state_->plan();
@@ -236,8 +262,8 @@ void Engine::prepare_prefill(int num_threads) {
   }
   if (prefills_.empty()) return;
   const std::size_t bytes = prefill_workspace_bytes(job_.node.geometry, num_threads);
-  if (!decode_items_.empty()) workspace_ = workspace_memory_.at_least(std::max(bytes, job_.plan->workspace_bytes()));
-  if (decode_items_.empty()) workspace_ = workspace_memory_.at_least(bytes);
+  const bool decodes = !decode_items_.empty() && job_.plan != nullptr;
+  workspace_ = workspace_memory_.at_least(decodes ? std::max(bytes, job_.plan->workspace_bytes()) : bytes);
   for (PrefillArgs& args : prefills_) {
     args.workspace = workspace_;
     check_prefill(args);
@@ -258,7 +284,14 @@ void Engine::compute(Team team) {
   if (!decode_items_.empty()) {
     copy_queries(team);
     team.sync();
-    run(*job_.plan, job_.decode, job_.decode_out, reports_, workspace_, team, target_);
+    if (!decode(team)) {
+      if (team.index == 0) {
+        reporter().say_once(Notice::kCallFailed, "attended exactly, without pages: out of memory");
+        job_.exact = true;
+      }
+      attend_exactly(job_.node, team);
+      return;
+    }
     team.sync();
     copy_outputs(team);
   }
@@ -271,6 +304,12 @@ void Engine::compute(Team team) {
   summarize_seconds_ = summarized - started;
   decode_seconds_ = decoded - summarized;
   prefill_seconds_ = now() - decoded;
+}
+
+bool Engine::decode(Team team) {
+  if (job_.rival != nullptr) return job_.rival->run(job_.decode, selectors_, job_.decode_out, reports_, team, target_);
+  run(*job_.plan, job_.decode, job_.decode_out, reports_, workspace_, team, target_);
+  return true;
 }
 
 void Engine::copy_queries(Team team) const noexcept {

@@ -14,6 +14,7 @@
 #include "cache_state.h"
 #include "locks/attend.h"
 #include "locks/decode.h"
+#include "locks/selector.h"
 #include "locks/summarize.h"
 #include "locks/target.h"
 #include "locks/team.h"
@@ -69,6 +70,7 @@ class Engine {
     LayerState* layer = nullptr;
     SummarizeArgs summarize;
     const DecodePlan* plan = nullptr;
+    SelectorStep* rival = nullptr;  // decodes instead of the plan
     DecodeInputs decode;
     View<float, 3> decode_out;
   };
@@ -77,8 +79,12 @@ class Engine {
   void prepare(ggml_tensor* node, int num_threads);
   void prepare_pages(int num_threads);
   void prepare_decode(int num_threads);
+  void prepare_rival();
+  [[nodiscard]] bool is_dense_layer() const noexcept;
   void prepare_prefill(int num_threads);
   void compute(Team team);
+  /// False if there was no memory for it.
+  bool decode(Team team);
   void copy_queries(Team team) const noexcept;
   void copy_outputs(Team team) const noexcept;
   void count_call() noexcept;
@@ -101,6 +107,7 @@ class Engine {
   std::vector<std::int32_t> decode_blocks_;         // [requests, most pages]
   std::vector<std::int32_t> decode_tokens_;         // [requests]
   std::vector<DecodeReport> reports_;               // [requests]
+  std::vector<Selector*> selectors_;                // [requests], of a rival
   DecodeLimits limits_;
   AlignedBuffer workspace_memory_;
   AlignedBuffer gathered_memory_;

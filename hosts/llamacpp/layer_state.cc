@@ -30,9 +30,10 @@ LayerState::LayerState(const AttentionNode& node, const Settings& settings, int 
     : index_(index),
       geometry_(node.geometry),
       keys_(node.keys),
-      page_memory_{
-          summary_bytes(*settings.decode.format, geometry_.head_dim, geometry_.kv_heads, 1, settings.keeps_values()),
-          page_bytes(geometry_, node.keys.dtype) + page_bytes(geometry_, node.values.dtype)},
+      page_memory_{settings.rival ? 0
+                                  : summary_bytes(*settings.decode.format, geometry_.head_dim, geometry_.kv_heads, 1,
+                                                  settings.keeps_values()),
+                   page_bytes(geometry_, node.keys.dtype) + page_bytes(geometry_, node.values.dtype)},
       share_of_f16_(static_cast<double>(page_memory_.summaries) /
                     static_cast<double>(2 * page_bytes(geometry_, DType::kF16))),
       marks_(static_cast<std::size_t>(num_pages)),
@@ -61,6 +62,20 @@ const DecodePlan& LayerState::plan(const DecodeConfig& config, const DecodeLimit
                     plan_->limits().max_threads == limits.max_threads;
   if (!fits) plan_.emplace(config, geometry_, limits);
   return *plan_;
+}
+
+Selector& LayerState::selector(const SelectorConfig& config, int sequence, std::uint64_t identity, std::uint64_t epoch) {
+  if (known_.empty()) known_.resize(PageMap::kMaxSequences);
+  KnownSequence& known = known_[static_cast<std::size_t>(sequence)];
+  if (known.selector == nullptr || known.identity != identity || known.epoch != epoch) {
+    known = {identity, epoch, make_selector(config, geometry_)};
+  }
+  return *known.selector;
+}
+
+SelectorStep& LayerState::selector_step(const SelectorConfig& config, int min_context_tokens) {
+  if (selector_step_ == nullptr) selector_step_ = std::make_unique<SelectorStep>(config, geometry_, min_context_tokens);
+  return *selector_step_;
 }
 
 void LayerState::mark(const PageMap& map, std::int32_t page) noexcept {

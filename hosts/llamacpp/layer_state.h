@@ -11,6 +11,7 @@
 #include "attention_node.h"
 #include "locks/decode.h"
 #include "locks/page_summary.h"
+#include "locks/selector.h"
 #include "page_map.h"
 #include "report.h"
 #include "settings.h"
@@ -50,6 +51,9 @@ class LayerState {
   [[nodiscard]] const SummaryStore& summaries() const noexcept { return summaries_; }
   /// Plans anew if these limits are others than before.
   [[nodiscard]] const DecodePlan& plan(const DecodeConfig& config, const DecodeLimits& limits);
+  /// What a rival knows of a mapped sequence: made anew if it is another sequence, or a page of it changed.
+  [[nodiscard]] Selector& selector(const SelectorConfig& config, int sequence, std::uint64_t identity, std::uint64_t epoch);
+  [[nodiscard]] SelectorStep& selector_step(const SelectorConfig& config, int min_context_tokens);
   /// Bytes of a page's summary over those of its keys and values in f16.
   [[nodiscard]] double share_of_f16() const noexcept { return share_of_f16_; }
 
@@ -73,6 +77,11 @@ class LayerState {
  private:
   [[nodiscard]] std::uint16_t mark_of(const PageMap& map, std::int32_t page) const noexcept;
 
+  struct KnownSequence {
+    std::uint64_t identity = 0;
+    std::uint64_t epoch = 0;
+    std::unique_ptr<Selector> selector;
+  };
   struct Free {
     void operator()(std::byte* memory) const noexcept { std::free(memory); }
   };
@@ -84,6 +93,8 @@ class LayerState {
   Counters::Memory page_memory_;
   double share_of_f16_;
   std::optional<DecodePlan> plan_;
+  std::vector<KnownSequence> known_;  // [sequences], of a rival
+  std::unique_ptr<SelectorStep> selector_step_;
   std::vector<std::uint16_t> marks_;
   std::vector<bool> written_;  // [pages] that ever had a summary
   std::int64_t num_written_ = 0;

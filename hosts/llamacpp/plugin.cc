@@ -32,13 +32,19 @@ struct LastVisit {
 thread_local LastVisit last_visit;
 
 std::string describe(const Settings& settings) {
-  if (settings.dense) return "dense attention at every length";
+  if (settings.is_dense()) return "dense attention at every length";
+  const std::string lengths =
+      ", from " + std::to_string(settings.decode.min_context_tokens) + " tokens of context on" +
+      (settings.dense_layers > 0 ? ", the first " + std::to_string(settings.dense_layers) + " layers dense" : "") +
+      (settings.prefill ? "" : ", prompts left to the host");
+  if (settings.rival) {
+    return "selector " + settings.selector + ", " + std::to_string(settings.rival->budget_tokens) + " tokens attended" +
+           lengths;
+  }
   const SelectConfig& select = settings.decode.select;
   const std::string completion = std::to_string(static_cast<int>(select.completion_fraction * 100.0F + 0.5F));
   return std::to_string(select.budget_tokens) + " tokens attended, parts of " + std::to_string(select.part_tokens) +
-         ", completion " + completion + " %, format " + std::string(settings.decode.format->name) + ", from " +
-         std::to_string(settings.decode.min_context_tokens) + " tokens of context on" +
-         (settings.prefill ? "" : ", prompts left to the host");
+         ", completion " + completion + " %, format " + std::string(settings.decode.format->name) + lengths;
 }
 
 /// What was decided at the first call. Never freed: callbacks may come until the process is gone.

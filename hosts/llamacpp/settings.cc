@@ -22,7 +22,9 @@ constexpr std::array kNames{
     SettingName{"format", "the name of a summary format"},
     SettingName{"completion", "a number from 0 (none) to 1"},
     SettingName{"min_context", "a whole number from 0 to 1000000000"},
-    SettingName{"selector", "locks or dense"},
+    SettingName{"selector", "locks, dense, oracle, random, recency, quest, unique or compkv"},
+    SettingName{"combine", "sum, max or per_query_head"},
+    SettingName{"dense_layers", "a whole number from 0 to 1000000000"},
     SettingName{"prefill", "on or off"},
     SettingName{"stats", "the path of the file to write at exit"},
     SettingName{"report", "0 (nothing) or 1 (a summary at exit)"},
@@ -63,6 +65,18 @@ float fraction(std::string_view value, const std::string& origin, std::string_vi
   return number;
 }
 
+GroupCombine combine_named(std::string_view value, const std::string& origin, std::string_view expected) {
+  if (value == "max") return GroupCombine::kMax;
+  if (value == "per_query_head") return GroupCombine::kPerQueryHead;
+  if (value != "sum") refuse(origin, value, expected);
+  return GroupCombine::kSum;
+}
+
+static_assert(kNames.size() <= 32, "Settings::given has a bit for each");
+std::uint32_t bit_of(std::string_view key) noexcept {
+  return std::uint32_t{1} << (std::ranges::find(kNames, key, &SettingName::key) - kNames.begin());
+}
+
 bool one_of_two(std::string_view value, std::string_view no, std::string_view yes, const std::string& origin,
                 std::string_view expected) {
   if (value != no && value != yes) refuse(origin, value, expected);
@@ -84,15 +98,13 @@ std::string read_file(const std::string& path) {
 std::span<const SettingName> setting_names() noexcept { return kNames; }
 
 void apply_setting(Settings& settings, std::string_view key, std::string_view value, const std::string& origin) {
-  std::string_view expected;
-  for (const SettingName& name : kNames) {
-    if (name.key == key) expected = name.expected;
-  }
-  if (expected.empty()) {
+  const auto name = std::ranges::find(kNames, key, &SettingName::key);
+  if (name == kNames.end()) {
     std::string known;
-    for (const SettingName& name : kNames) known += (known.empty() ? "" : ", ") + upper(name.key);
+    for (const SettingName& other : kNames) known += (known.empty() ? "" : ", ") + upper(other.key);
     throw std::invalid_argument(origin + " is not a setting; known are " + known + ", LOCKS_CONFIG and LOCKS_CPU_TARGET");
   }
+  const std::string_view expected = name->expected;
   SelectConfig& select = settings.decode.select;
   if (key == "budget_tokens") select.budget_tokens = whole_number(value, 1, origin, expected);
   if (key == "sink_tokens") select.sink_tokens = whole_number(value, 0, origin, expected);
@@ -111,11 +123,45 @@ void apply_setting(Settings& settings, std::string_view key, std::string_view va
   }
   if (key == "completion") select.completion_fraction = fraction(value, origin, expected);
   if (key == "min_context") settings.decode.min_context_tokens = whole_number(value, 0, origin, expected);
-  if (key == "selector") settings.dense = one_of_two(value, "locks", "dense", origin, expected);
+  if (key == "selector") {
+    const auto infos = selector_infos();
+    const bool rival = std::ranges::find(infos, value, &SelectorInfo::name) != infos.end();
+    if (!rival && value != "locks" && value != "dense") refuse(origin, value, expected);
+    settings.selector = value;
+  }
+  if (key == "combine") select.combine = combine_named(value, origin, expected);
+  if (key == "dense_layers") settings.dense_layers = whole_number(value, 0, origin, expected);
   if (key == "prefill") settings.prefill = one_of_two(value, "off", "on", origin, expected);
   if (key == "stats") settings.statistics_path = value;
   if (key == "report") settings.report = one_of_two(value, "0", "1", origin, expected) ? Report::kSummary : Report::kNothing;
   if (key == "off") settings.off = one_of_two(value, "0", "1", origin, expected);
+  settings.given |= bit_of(key);
+}
+
+void settle(Settings& settings) {
+  SelectConfig& select = settings.decode.select;
+  if (settings.selector == "locks" || settings.is_dense()) {
+    check_select_config(select);
+    if (settings.is_dense()) settings.decode.min_context_tokens = std::numeric_limits<int>::max();
+    return;
+  }
+  const auto given = [&](std::string_view key) { return (settings.given & bit_of(key)) != 0; };
+  for (const std::string_view key : {"format", "completion"}) {
+    if (!given(key)) continue;
+    throw std::invalid_argument(upper(key) + " is for the selector locks; " + upper("selector") + " is " +
+                                settings.selector);
+  }
+  SelectorConfig rival = selector_config(settings.selector);
+  if (given("budget_tokens")) rival.budget_tokens = select.budget_tokens;
+  if (given("sink_tokens")) rival.sink_tokens = select.sink_tokens;
+  if (given("recent_tokens")) rival.recent_tokens = select.recent_tokens;
+  if (given("part_tokens")) rival.part_tokens = select.part_tokens;
+  if (given("combine")) rival.combine = select.combine;
+  if (given("dense_layers")) rival.dense_layers = settings.dense_layers;
+  check_selector_config(rival);
+  select.budget_tokens = rival.budget_tokens;  // whichever selects, shorter contexts are attended whole
+  settings.dense_layers = rival.dense_layers;
+  settings.rival = rival;
 }
 
 Settings read_settings(const char* const* environment) {
@@ -140,8 +186,7 @@ Settings read_settings(const char* const* environment) {
     for (char& c : key) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     apply_setting(settings, key, text.substr(equals + 1), std::string(name));
   }
-  check_select_config(settings.decode.select);
-  if (settings.dense) settings.decode.min_context_tokens = std::numeric_limits<int>::max();
+  settle(settings);
   return settings;
 }
 

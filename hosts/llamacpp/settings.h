@@ -1,11 +1,14 @@
 // What a user can set: by LOCKS_* variables, or by a small JSON file with the same names in lower case.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "locks/decode.h"
+#include "locks/selector.h"
 
 namespace locks::llamacpp {
 
@@ -14,12 +17,17 @@ enum class Report { kStatusLine, kNothing, kSummary };
 struct Settings {
   DecodeConfig decode;
   bool off = false;
-  bool dense = false;   // selector "dense": exact attention at every length, for comparison
-  bool prefill = true;  // take the prompt's attention too
+  std::string selector = "locks";       // or "dense", or a rival
+  std::optional<SelectorConfig> rival;  // if it is one
+  int dense_layers = 0;                 // the first layers are attended whole
+  bool prefill = true;                  // take the prompt's attention too
   Report report = Report::kStatusLine;
   std::string statistics_path;  // "" : none
 
-  [[nodiscard]] bool keeps_values() const noexcept { return decode.select.completion_fraction > 0.0F; }
+  std::uint32_t given = 0;  // bit i: setting_names()[i] was set
+
+  [[nodiscard]] bool is_dense() const noexcept { return selector == "dense"; }
+  [[nodiscard]] bool keeps_values() const noexcept { return !rival && decode.select.completion_fraction > 0.0F; }
 };
 
 /// One line for each name that may be set: what it may be. Names are those of the JSON file.
@@ -32,6 +40,10 @@ struct SettingName {
 /// Sets one; `origin` is how messages call it. Throws std::invalid_argument: an unknown name with the list of known
 /// ones, or a value with what it may be.
 void apply_setting(Settings& settings, std::string_view key, std::string_view value, const std::string& origin);
+
+/// When all are set: settings that contradict each other are refused, and a rival's own take the place of LOCKS's. Throws
+/// std::invalid_argument.
+void settle(Settings& settings);
 
 /// A flat JSON object. Throws FormatError (not JSON, with the byte offset) or std::invalid_argument.
 void apply_json(Settings& settings, std::string_view text, const std::string& file_name);

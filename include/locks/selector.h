@@ -3,6 +3,7 @@
 // comparison, not for speed: they allocate while they run.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -107,15 +108,18 @@ class SelectorStep {
   /// Contexts within the budget, or shorter than `min_context_tokens`, are attended whole.
   SelectorStep(const SelectorConfig& config, const Geometry& geometry, int min_context_tokens);
 
-  /// Called by every thread of the team with the same arguments; the inputs' summaries play no part. `selectors` has one
-  /// entry for each request; null: attended whole. What threads write in turn is the step's own: one call at a time.
-  void run(const DecodeInputs& inputs, std::span<Selector* const> selectors, View<float, 3> out,
-           std::span<DecodeReport> reports, Team team, Target target);
+  /// Called by every thread of the team with the same arguments, one step at a time; the inputs' summaries play no part.
+  /// `selectors` has one entry for each request; null: attended whole. Requests that are rows of one sequence (drafted
+  /// tokens) may share theirs. False, to every thread, if there was no memory: nothing was written then.
+  [[nodiscard]] bool run(const DecodeInputs& inputs, std::span<Selector* const> selectors, View<float, 3> out,
+                         std::span<DecodeReport> reports, Team team, Target target);
 
  private:
   void prepare(const DecodeInputs& inputs, int num_threads);
   void select(const DecodeInputs& inputs, std::span<Selector* const> selectors, int request, int kv_head);
   void pack(const DecodeInputs& inputs);
+  [[nodiscard]] AttendArgs attend_args(const DecodeInputs& inputs) const;
+  void finish_heads(const AttendArgs& args, int request, int kv_head, int num_threads, const View<float, 3>& out);
   void report(const DecodeInputs& inputs, std::span<Selector* const> selectors, int request, DecodeReport& out) const;
   [[nodiscard]] bool is_whole(const DecodeInputs& inputs, std::span<Selector* const> selectors, int request) const;
 
@@ -131,6 +135,7 @@ class SelectorStep {
   std::vector<float> states_;
   std::unique_ptr<std::byte[]> workspace_;
   std::size_t workspace_bytes_ = 0;
+  std::atomic<bool> failed_ = false;
 };
 
 }  // namespace locks

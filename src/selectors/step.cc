@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <new>
 
 #include "locks/attend.h"
 #include "selectors/support.h"
@@ -97,60 +98,91 @@ void SelectorStep::pack(const DecodeInputs& inputs) {
   }
 }
 
-void SelectorStep::run(const DecodeInputs& inputs, std::span<Selector* const> selectors, View<float, 3> out,
+bool SelectorStep::run(const DecodeInputs& inputs, std::span<Selector* const> selectors, View<float, 3> out,
                        std::span<DecodeReport> reports, Team team, Target target) {
   const int requests = inputs.table.num_requests();
-  if (requests == 0) return;
+  if (requests == 0) return true;
   const int kv_heads = geometry_.kv_heads;
-  const int group = geometry_.group_size();
-  if (team.index == 0) prepare(inputs, team.count);
-  team.sync();
-  const auto [first, last] = team.share(std::int64_t{requests} * kv_heads);
-  for (std::int64_t i = first; i < last; ++i) {
-    select(inputs, selectors, static_cast<int>(i / kv_heads), static_cast<int>(i % kv_heads));
+  // No thread may leave the others at a barrier.
+  const auto guarded = [this](const auto& work) {
+    try {
+      if (!failed_) work();
+    } catch (const std::bad_alloc&) {
+      failed_ = true;
+    }
+  };
+  if (team.index == 0) {
+    failed_ = false;
+    guarded([&] { prepare(inputs, team.count); });
   }
   team.sync();
-  if (team.index == 0) pack(inputs);
+  // A KV head is one thread's, for all requests in order: those of one sequence share what a selector knows of it.
+  const auto [first, last] = team.share(kv_heads);
+  guarded([&] {
+    for (auto kv_head = static_cast<int>(first); kv_head < last; ++kv_head) {
+      for (int request = 0; request < requests; ++request) select(inputs, selectors, request, kv_head);
+    }
+  });
   team.sync();
+  if (team.index == 0) guarded([&] { pack(inputs); });
+  team.sync();
+  if (failed_) {
+    team.sync();  // nobody begins the next step before all have seen it
+    return false;
+  }
 
+  const AttendArgs args = attend_args(inputs);
+  attend(args, team, target);
+  team.sync();
+  const auto [from, to] = team.share(std::int64_t{requests} * kv_heads);
+  for (std::int64_t i = from; i < to; ++i) {
+    finish_heads(args, static_cast<int>(i / kv_heads), static_cast<int>(i % kv_heads), team.count, out);
+  }
+  const auto [first_report, last_report] =
+      team.share(std::min<std::int64_t>(static_cast<std::int64_t>(reports.size()), requests));
+  for (auto request = static_cast<int>(first_report); request < last_report; ++request) {
+    report(inputs, selectors, request, reports[static_cast<std::size_t>(request)]);
+  }
+  team.sync();
+  return true;
+}
+
+AttendArgs SelectorStep::attend_args(const DecodeInputs& inputs) const {
+  const int requests = inputs.table.num_requests();
   void* aligned = workspace_.get();
   std::size_t space = workspace_bytes_ + kAlignment;
   std::align(kAlignment, workspace_bytes_, aligned, space);
-  const AttendArgs args{geometry_,
-                        inputs.queries,
-                        inputs.keys,
-                        inputs.values,
-                        inputs.table,
-                        num_lists_,
-                        contiguous(static_cast<const SelectedPage*>(selected_.data()), requests, num_lists_, capacity_),
-                        contiguous(static_cast<const std::int32_t*>(num_selected_.data()), requests, num_lists_),
-                        {static_cast<std::byte*>(aligned), workspace_bytes_}};
-  attend(args, team, target);
-  team.sync();
-  const SoftmaxStates states = contiguous(states_.data(), requests, geometry_.query_heads, 2 + geometry_.head_dim);
-  for (std::int64_t i = first; i < last; ++i) {
-    const auto request = static_cast<int>(i / kv_heads);
-    const auto kv_head = static_cast<int>(i % kv_heads);
-    for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      states(request, head, 0) = -std::numeric_limits<float>::infinity();
-    }
-    const int lists = num_lists_ / kv_heads;
-    for (int list = kv_head * lists; list < (kv_head + 1) * lists; ++list) {
-      merge_partials(args, request, list, team.count, states);
-    }
-    const Selection& selection = selections_[static_cast<std::size_t>(i)];
-    for (int head = 0; head < group; ++head) {
-      const int query_head = kv_head * group + head;
-      const auto floats = static_cast<std::size_t>(2 + geometry_.head_dim);
-      if (!selection.stand_in.empty()) {
-        merge_state({states.at(request, query_head), floats}, selection.stand_in[static_cast<std::size_t>(head)]);
-      }
-      finish(states, request, query_head, {out.at(request, query_head), floats - 2});
-    }
+  return {geometry_,
+          inputs.queries,
+          inputs.keys,
+          inputs.values,
+          inputs.table,
+          num_lists_,
+          contiguous(selected_.data(), requests, num_lists_, capacity_),
+          contiguous(num_selected_.data(), requests, num_lists_),
+          {static_cast<std::byte*>(aligned), workspace_bytes_}};
+}
+
+void SelectorStep::finish_heads(const AttendArgs& args, int request, int kv_head, int num_threads,
+                                const View<float, 3>& out) {
+  const int group = geometry_.group_size();
+  const auto floats = static_cast<std::size_t>(2 + geometry_.head_dim);
+  const SoftmaxStates states =
+      contiguous(states_.data(), args.table.num_requests(), geometry_.query_heads, 2 + geometry_.head_dim);
+  for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    states(request, head, 0) = -std::numeric_limits<float>::infinity();
   }
-  const auto [from, to] = team.share(std::min<std::int64_t>(static_cast<std::int64_t>(reports.size()), requests));
-  for (auto request = static_cast<int>(from); request < to; ++request) {
-    report(inputs, selectors, request, reports[static_cast<std::size_t>(request)]);
+  const int lists = num_lists_ / geometry_.kv_heads;
+  for (int list = kv_head * lists; list < (kv_head + 1) * lists; ++list) {
+    merge_partials(args, request, list, num_threads, states);
+  }
+  const Selection& selection = selections_[static_cast<std::size_t>(request * geometry_.kv_heads + kv_head)];
+  for (int head = 0; head < group; ++head) {
+    const int query_head = kv_head * group + head;
+    if (!selection.stand_in.empty()) {
+      merge_state({states.at(request, query_head), floats}, selection.stand_in[static_cast<std::size_t>(head)]);
+    }
+    finish(states, request, query_head, {out.at(request, query_head), floats - 2});
   }
 }
 

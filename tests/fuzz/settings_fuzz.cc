@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Settings settings;
   try {
     apply_json(settings, {reinterpret_cast<const char*>(data), size}, "settings.json");
-    locks::check_select_config(settings.decode.select);  // as read_settings() does after the variables
+    settle(settings);  // as read_settings() does after the variables
   } catch (const locks::FormatError& error) {
     if (error.byte_offset() < 0 || error.byte_offset() > static_cast<std::int64_t>(size) + 1) std::abort();
     return 0;

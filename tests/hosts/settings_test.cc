@@ -48,10 +48,10 @@ TEST(SettingsTest, DefaultsAreThoseOfTheLibrary) {
 }
 
 TEST(SettingsTest, EveryVariableIsTaken) {
-  const Settings settings =
-      read({"LOCKS_BUDGET_TOKENS=4096", "LOCKS_SINK_TOKENS=32", "LOCKS_RECENT_TOKENS=128", "LOCKS_PART_TOKENS=16",
-            "LOCKS_FORMAT=graded12", "LOCKS_COMPLETION=0", "LOCKS_MIN_CONTEXT=7", "LOCKS_PREFILL=off",
-            "LOCKS_STATS=a=b.json", "LOCKS_REPORT=1", "LOCKS_OFF=1", "LOCKS_CPU_TARGET=avx2"});
+  const Settings settings = read({"LOCKS_BUDGET_TOKENS=4096", "LOCKS_SINK_TOKENS=32", "LOCKS_RECENT_TOKENS=128",
+                                  "LOCKS_PART_TOKENS=16", "LOCKS_FORMAT=graded12", "LOCKS_COMPLETION=0",
+                                  "LOCKS_MIN_CONTEXT=7", "LOCKS_PREFILL=off", "LOCKS_STATS=a=b.json", "LOCKS_REPORT=1",
+                                  "LOCKS_COMBINE=max", "LOCKS_DENSE_LAYERS=3", "LOCKS_OFF=1", "LOCKS_CPU_TARGET=avx2"});
   EXPECT_EQ(settings.decode.select.budget_tokens, 4096);
   EXPECT_EQ(settings.decode.select.sink_tokens, 32);
   EXPECT_EQ(settings.decode.select.recent_tokens, 128);
@@ -67,6 +67,30 @@ TEST(SettingsTest, EveryVariableIsTaken) {
 
 TEST(SettingsTest, DenseSelectorNeverSelects) {
   EXPECT_EQ(read({"LOCKS_SELECTOR=dense"}).decode.min_context_tokens, std::numeric_limits<int>::max());
+}
+
+TEST(SettingsTest, ARivalHasItsPublishedSettingsUnlessOthersAreGiven) {
+  const Settings quest = read({"LOCKS_SELECTOR=quest"});
+  ASSERT_TRUE(quest.rival.has_value());
+  EXPECT_EQ(quest.rival->budget_tokens, 2048);
+  EXPECT_EQ(quest.dense_layers, 2);
+  EXPECT_FALSE(quest.keeps_values());
+  // In any order.
+  const Settings oracle = read({"LOCKS_PART_TOKENS=4", "LOCKS_BUDGET_TOKENS=256", "LOCKS_SELECTOR=oracle",
+                                "LOCKS_COMBINE=max", "LOCKS_DENSE_LAYERS=1"});
+  EXPECT_EQ(oracle.rival->budget_tokens, 256);
+  EXPECT_EQ(oracle.rival->part_tokens, 4);
+  EXPECT_EQ(oracle.rival->combine, GroupCombine::kMax);
+  EXPECT_EQ(oracle.dense_layers, 1);
+  EXPECT_FALSE(read({"LOCKS_COMBINE=per_query_head"}).rival.has_value());
+}
+
+TEST(SettingsTest, WhatARivalHasNoUseForIsRefused) {
+  EXPECT_EQ(refusal({"LOCKS_SELECTOR=quest", "LOCKS_FORMAT=paper"}),
+            "LOCKS_FORMAT is for the selector locks; LOCKS_SELECTOR is quest");
+  EXPECT_EQ(refusal({"LOCKS_COMPLETION=0", "LOCKS_SELECTOR=oracle"}),
+            "LOCKS_COMPLETION is for the selector locks; LOCKS_SELECTOR is oracle");
+  EXPECT_NE(refusal({"LOCKS_SELECTOR=quest", "LOCKS_PART_TOKENS=4"}).find("part_tokens"), std::string::npos);
 }
 
 TEST(SettingsTest, UnknownVariableIsRefusedWithTheKnownOnes) {
@@ -85,7 +109,7 @@ TEST(SettingsTest, WrongValuesAreRefusedByName) {
        {"LOCKS_BUDGET_TOKENS=0", "LOCKS_BUDGET_TOKENS=-5", "LOCKS_BUDGET_TOKENS=many", "LOCKS_BUDGET_TOKENS=5 ",
         "LOCKS_BUDGET_TOKENS=99999999999999999999", "LOCKS_BUDGET_TOKENS=", "LOCKS_PART_TOKENS=3", "LOCKS_PART_TOKENS=32",
         "LOCKS_COMPLETION=1.5", "LOCKS_COMPLETION=nan", "LOCKS_COMPLETION=-0.1", "LOCKS_FORMAT=graded9", "LOCKS_PREFILL=yes",
-        "LOCKS_REPORT=2", "LOCKS_OFF=true", "LOCKS_SELECTOR=quest"}) {
+        "LOCKS_REPORT=2", "LOCKS_OFF=true", "LOCKS_SELECTOR=best", "LOCKS_COMBINE=mean", "LOCKS_DENSE_LAYERS=-1"}) {
     const std::string text = refusal({wrong});
     EXPECT_NE(text.find(wrong.substr(0, wrong.find('='))), std::string::npos) << wrong << ": " << text;
   }
