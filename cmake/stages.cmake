@@ -38,4 +38,5 @@ list(APPEND LOCKS_SOURCES
   src/selectors/quest.cc
   src/selectors/unique.cc
   src/selectors/compkv.cc
+  src/selectors/rocketkv.cc
 )

@@ -24,7 +24,8 @@ def with_selected(tokens, **settings):
 
 
 PLAIN = {"part_tokens": 16, "completion": 0}  # whole pages, nothing completed
-RIVALS = ("quest", "unique", "compkv", "recency", "random")
+RIVALS = ("quest", "unique", "compkv", "rocketkv", "recency", "random")
+READ_AGAIN_TOKENS = 64
 
 
 def selector_runs(budget):
@@ -61,10 +62,14 @@ def read_text(state, tokens, threads=2):
     return cache
 
 
-def forced_steps(state, cache, tokens, start, threads=2, **options):
-    """Logits after each of `tokens`, given one at a time behind a restored cache of `start` tokens."""
+def forced_steps(state, cache, tokens, start, threads=2, again=(), **options):
+    """Logits after each of `tokens`, given one at a time behind a restored cache of `start` tokens, the last of which are
+    read again: some selectors look at the queries of the prompt's end."""
     context = state.context("forced", context_tokens=start + len(tokens) + 64, num_threads=threads, **options)
     context.restore(cache)
+    if len(again) > 0:
+        context.remove(start - len(again), -1)
+        context.read(again, start - len(again))
     logits = context.steps(tokens, start)
     state.close("forced")
     return logits
@@ -95,7 +100,8 @@ def main(arguments=None):
         start = len(tokens) - parsed.positions
         print(f"document: {taken}", flush=True)
         cache = session.run(read_text, tokens[:start])
-        dense = session.run(forced_steps, cache, tokens[start:], start)
+        again = tokens[start - READ_AGAIN_TOKENS : start]
+        dense = session.run(forced_steps, cache, tokens[start:], start, 2, again)
     own = dict(part.split("=", 1) for part in parsed.set)
     if own:
         runs = {"as set": own}
@@ -113,7 +119,7 @@ def main(arguments=None):
     )
     for name, settings in runs.items():
         with Session(plugin, settings) as session:
-            sparse = session.run(forced_steps, cache, tokens[start:], start)
+            sparse = session.run(forced_steps, cache, tokens[start:], start, 2, again)
             counted = session.run(statistics)
         kl = divergence(dense, sparse)
         same = np.mean(dense.argmax(axis=1) == sparse.argmax(axis=1))

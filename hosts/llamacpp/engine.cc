@@ -4,6 +4,7 @@
 #include <chrono>
 #include <exception>
 #include <limits>
+#include <new>
 #include <string>
 
 #include "exact.h"
@@ -235,11 +236,14 @@ void Engine::prepare_rival() {
   selectors_.clear();
   for (const RowRun& run : plan.runs) {
     if (!run.decode) continue;
-    Selector& selector =
-        job_.layer->selector(*settings_.rival, run.sequence, state_->map().identity(run.sequence), state_->map().epoch());
-    selectors_.insert(selectors_.end(), static_cast<std::size_t>(run.num_rows), &selector);
+    selectors_.insert(selectors_.end(), static_cast<std::size_t>(run.num_rows), &rival_of(run.sequence));
   }
   job_.rival = &job_.layer->selector_step(*settings_.rival, settings_.decode.min_context_tokens);
+}
+
+Selector& Engine::rival_of(int sequence) {
+  const PageMap& map = state_->map();
+  return job_.layer->selector(*settings_.rival, sequence, map.identity(sequence), map.epoch());
 }
 
 bool Engine::is_dense_layer() const noexcept { return job_.layer->index() < settings_.dense_layers; }
@@ -247,6 +251,7 @@ bool Engine::is_dense_layer() const noexcept { return job_.layer->index() < sett
 void Engine::prepare_prefill(int num_threads) {
   const StepPlan& plan = state_->plan();
   prefills_.clear();
+  prompt_selectors_.clear();
   for (const RowRun& run : plan.runs) {
     if (run.decode) continue;
     const std::span all(plan.row_tokens);
@@ -259,6 +264,7 @@ void Engine::prepare_prefill(int num_threads) {
                      job_.node.output_rows(run.stream, run.first_row, run.num_rows),
                      {}};
     prefills_.push_back(args);
+    if (settings_.rival && !is_dense_layer()) prompt_selectors_.push_back(&rival_of(run.sequence));
   }
   if (prefills_.empty()) return;
   const std::size_t bytes = prefill_workspace_bytes(job_.node.geometry, num_threads);
@@ -300,10 +306,32 @@ void Engine::compute(Team team) {
     prefill(args, team, target_);
     team.sync();
   }
+  if (!prompt_selectors_.empty()) show_prompts(team);
   if (team.index != 0) return;
   summarize_seconds_ = summarized - started;
   decode_seconds_ = decoded - summarized;
   prefill_seconds_ = now() - decoded;
+}
+
+void Engine::show_prompts(Team team) noexcept {
+  const Geometry& geometry = job_.node.geometry;
+  const int group = geometry.group_size();
+  const auto [first, last] = team.share(geometry.kv_heads);
+  for (std::size_t i = 0; i < prefills_.size(); ++i) {
+    const PrefillArgs& args = prefills_[i];
+    const Sequence sequence{args.keys, args.values, args.blocks, args.row_tokens.back()};
+    for (auto kv_head = static_cast<int>(first); kv_head < last; ++kv_head) {
+      try {
+        prompt_selectors_[i]->read_prompt(
+            sequence, kv_head,
+            {args.queries.at(0, kv_head * group), {args.queries.shape[0], group, geometry.head_dim}, args.queries.stride});
+      } catch (const std::bad_alloc&) {
+        prompt_unseen_ = true;
+      }
+    }
+  }
+  team.sync();
+  if (team.index == 0 && prompt_unseen_.exchange(false)) job_.layer->forget_selectors();
 }
 
 bool Engine::decode(Team team) {

@@ -1,6 +1,7 @@
 // The attention of one KV cache, computed inside the host's own threads: the callback of a CUSTOM node.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -80,11 +81,13 @@ class Engine {
   void prepare_pages(int num_threads);
   void prepare_decode(int num_threads);
   void prepare_rival();
+  [[nodiscard]] Selector& rival_of(int sequence);
   [[nodiscard]] bool is_dense_layer() const noexcept;
   void prepare_prefill(int num_threads);
   void compute(Team team);
   /// False if there was no memory for it.
   bool decode(Team team);
+  void show_prompts(Team team) noexcept;
   void copy_queries(Team team) const noexcept;
   void copy_outputs(Team team) const noexcept;
   void count_call() noexcept;
@@ -108,6 +111,8 @@ class Engine {
   std::vector<std::int32_t> decode_tokens_;         // [requests]
   std::vector<DecodeReport> reports_;               // [requests]
   std::vector<Selector*> selectors_;                // [requests], of a rival
+  std::vector<Selector*> prompt_selectors_;         // [prefills]
+  std::atomic<bool> prompt_unseen_ = false;         // a rival had no memory for it
   DecodeLimits limits_;
   AlignedBuffer workspace_memory_;
   AlignedBuffer gathered_memory_;

@@ -53,6 +53,7 @@ class LayerState {
   [[nodiscard]] const DecodePlan& plan(const DecodeConfig& config, const DecodeLimits& limits);
   /// What a rival knows of a mapped sequence: made anew if it is another sequence, or a page of it changed.
   [[nodiscard]] Selector& selector(const SelectorConfig& config, int sequence, std::uint64_t identity, std::uint64_t epoch);
+  void forget_selectors() noexcept { known_.clear(); }
   [[nodiscard]] SelectorStep& selector_step(const SelectorConfig& config, int min_context_tokens);
   /// Bytes of a page's summary over those of its keys and values in f16.
   [[nodiscard]] double share_of_f16() const noexcept { return share_of_f16_; }

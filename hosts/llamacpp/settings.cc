@@ -22,7 +22,7 @@ constexpr std::array kNames{
     SettingName{"format", "the name of a summary format"},
     SettingName{"completion", "a number from 0 (none) to 1"},
     SettingName{"min_context", "a whole number from 0 to 1000000000"},
-    SettingName{"selector", "locks, dense, oracle, random, recency, quest, unique or compkv"},
+    SettingName{"selector", "locks, dense, oracle, random, recency, quest, unique, compkv or rocketkv"},
     SettingName{"combine", "sum, max or per_query_head"},
     SettingName{"dense_layers", "a whole number from 0 to 1000000000"},
     SettingName{"prefill", "on or off"},

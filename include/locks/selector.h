@@ -22,19 +22,21 @@
 
 namespace locks {
 
-enum class SelectorId : std::uint8_t { kOracle, kRandom, kRecency, kQuest, kUnique, kCompkv };
+enum class SelectorId : std::uint8_t { kOracle, kRandom, kRecency, kQuest, kUnique, kCompkv, kRocketKv };
 
 /// What a method does not know it leaves alone: selector_config() has its published settings, and check_selector_config()
 /// refuses others where it has a rule of its own.
 struct SelectorConfig {
   SelectorId id = SelectorId::kOracle;
-  int budget_tokens = 512;  // attended in all, forced ones included
+  int budget_tokens = 512;  // attended in all, forced ones included; rocketkv attends half of it
   int sink_tokens = 16;     // oracle, random, recency and compkv: first tokens that are always attended, rounded up to pages
   int recent_tokens = 64;   // oracle and random: last tokens that are always attended, at least; compkv: its two last pages
   int part_tokens = kPageTokens;              // oracle and random: 1, 2, 4 or 8 select parts of pages
   GroupCombine combine = GroupCombine::kSum;  // of the query heads of a KV head, into one list; or a list each
   int dense_layers = 0;                       // the first layers are attended whole
   float deviation_weight = 1.0F;              // unique: of a page's deviation against its mean
+  int new_tokens = 128;                       // rocketkv: that are to come behind the prompt
+  bool multi_turn = false;                    // rocketkv: a prompt is kept whole, and each turn works on a choice of its own
   std::uint64_t seed = 0;                     // random
 };
 
@@ -81,6 +83,9 @@ class Selector {
 
   [[nodiscard]] const SelectorConfig& config() const noexcept { return config_; }
   [[nodiscard]] const Geometry& geometry() const noexcept { return geometry_; }
+  /// The queries [rows, group_size, head_dim] of the last rows of a prompt, or of a piece of it, that the sequence now ends
+  /// with. Methods that do not look at them do nothing.
+  virtual void read_prompt(const Sequence& /*sequence*/, int /*kv_head*/, View<const float, 3> /*queries*/) {}
   /// Takes note of the tokens written since the last call. Fewer than then: the last ones were taken back. A token that
   /// was seen and then written anew needs a new selector.
   virtual void append(const Sequence& sequence, int kv_head) = 0;

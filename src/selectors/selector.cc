@@ -18,6 +18,8 @@ constexpr std::array kInfos{
     SelectorInfo{SelectorId::kQuest, "quest", "largest and smallest keys of a page bound its logits"},
     SelectorInfo{SelectorId::kUnique, "unique", "mean and deviation of a page's keys"},
     SelectorInfo{SelectorId::kCompkv, "compkv", "mean and grouped variances; mean values stand in for what is skipped"},
+    SelectorInfo{SelectorId::kRocketKv, "rocketkv",
+                 "tokens evicted behind the prompt, then single ones by channels of bounds"},
 };
 
 void require(bool fits, std::string_view setting, const std::string& expected, const std::string& got) {
@@ -45,6 +47,10 @@ SelectorConfig selector_config(std::string_view name) {
       config.dense_layers = 2;
     }
     if (info.id == SelectorId::kRecency) config.recent_tokens = 0;
+    if (info.id == SelectorId::kRocketKv) {
+      config.sink_tokens = 0;
+      config.recent_tokens = 0;
+    }
     if (info.id == SelectorId::kCompkv) config.recent_tokens = 2 * kPageTokens;
     return config;
   }
@@ -72,9 +78,11 @@ void check_selector_config(const SelectorConfig& config) {
           "kSum: this selector has one list for a KV head", std::to_string(static_cast<int>(config.combine)));
   require(config.deviation_weight >= 0.0F && config.deviation_weight <= 1e6F, "deviation_weight", "0 to 1000000",
           std::to_string(config.deviation_weight));
-  if (page_scores) {
+  require(config.new_tokens >= 0 && config.new_tokens <= kMost, "new_tokens", "0 to 1000000000",
+          std::to_string(config.new_tokens));
+  if (page_scores || config.id == SelectorId::kRocketKv) {
     require(config.sink_tokens == 0 && config.recent_tokens == 0, "sink_tokens and recent_tokens",
-            "0: this selector forces the page being filled and no other",
+            "0: what this selector forces is not theirs to set",
             std::to_string(config.sink_tokens) + " and " + std::to_string(config.recent_tokens));
   }
   if (config.id == SelectorId::kRecency) {
@@ -109,6 +117,8 @@ std::unique_ptr<Selector> make_selector(const SelectorConfig& config, const Geom
       return selectors::make_unique_selector(config, geometry);
     case SelectorId::kCompkv:
       return selectors::make_compkv(config, geometry);
+    case SelectorId::kRocketKv:
+      return selectors::make_rocketkv(config, geometry);
   }
   check::fail("id", "one of the library's selectors", std::to_string(static_cast<int>(config.id)));
 }
