@@ -31,7 +31,9 @@ target_include_directories(locks
   PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_CURRENT_BINARY_DIR}/include>
          $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
   PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
-target_include_directories(locks SYSTEM PRIVATE ${HWY_INCLUDE_DIR})
+find_package(Eigen3 REQUIRED NO_MODULE)
+get_target_property(_eigen_include_dirs Eigen3::Eigen INTERFACE_INCLUDE_DIRECTORIES)
+target_include_directories(locks SYSTEM PRIVATE ${HWY_INCLUDE_DIR} ${_eigen_include_dirs})
 # A fused multiply-add that the compiler makes on one target and not on another would break the bit-exact rules.
 target_compile_options(locks PRIVATE -Wall -Wextra -Wno-psabi -Wno-ignored-attributes -Wno-restrict -ffp-contract=off)
 target_compile_definitions(locks PRIVATE "HWY_DISABLED_TARGETS=(${_locks_off})" HWY_BROKEN_EMU128=1 HWY_IS_DEBUG_BUILD=0)

@@ -39,4 +39,5 @@ list(APPEND LOCKS_SOURCES
   src/selectors/unique.cc
   src/selectors/compkv.cc
   src/selectors/rocketkv.cc
+  src/selectors/shadowkv.cc
 )

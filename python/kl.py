@@ -24,8 +24,9 @@ def with_selected(tokens, **settings):
 
 
 PLAIN = {"part_tokens": 16, "completion": 0}  # whole pages, nothing completed
-RIVALS = ("quest", "unique", "compkv", "rocketkv", "recency", "random")
+RIVALS = ("quest", "unique", "compkv", "rocketkv", "shadowkv", "recency", "random")
 READ_AGAIN_TOKENS = 64
+MODEL_ROPE_BASE = 100000  # of SmolLM2
 
 
 def selector_runs(budget):
@@ -38,6 +39,7 @@ def selector_runs(budget):
         "oracle, whole pages": {"selector": "oracle"},
         **{rival: {"selector": rival} for rival in RIVALS},
     }
+    runs["shadowkv"]["rope_base"] = MODEL_ROPE_BASE
     return {name: {"budget_tokens": budget, **settings} for name, settings in runs.items()}
 
 

@@ -22,9 +22,11 @@ constexpr std::array kNames{
     SettingName{"format", "the name of a summary format"},
     SettingName{"completion", "a number from 0 (none) to 1"},
     SettingName{"min_context", "a whole number from 0 to 1000000000"},
-    SettingName{"selector", "locks, dense, oracle, random, recency, quest, unique, compkv or rocketkv"},
+    SettingName{"selector", "locks, dense, oracle, random, recency, quest, unique, compkv, rocketkv or shadowkv"},
     SettingName{"combine", "sum, max or per_query_head"},
     SettingName{"dense_layers", "a whole number from 0 to 1000000000"},
+    SettingName{"rope_base", "a whole number from 2 to 1000000000"},
+    SettingName{"rope_pairs", "interleaved or halves"},
     SettingName{"prefill", "on or off"},
     SettingName{"stats", "the path of the file to write at exit"},
     SettingName{"report", "0 (nothing) or 1 (a summary at exit)"},
@@ -131,6 +133,8 @@ void apply_setting(Settings& settings, std::string_view key, std::string_view va
   }
   if (key == "combine") select.combine = combine_named(value, origin, expected);
   if (key == "dense_layers") settings.dense_layers = whole_number(value, 0, origin, expected);
+  if (key == "rope_base") settings.rope.base = whole_number(value, 2, origin, expected);
+  if (key == "rope_pairs") settings.rope.interleaved = one_of_two(value, "halves", "interleaved", origin, expected);
   if (key == "prefill") settings.prefill = one_of_two(value, "off", "on", origin, expected);
   if (key == "stats") settings.statistics_path = value;
   if (key == "report") settings.report = one_of_two(value, "0", "1", origin, expected) ? Report::kSummary : Report::kNothing;
@@ -158,6 +162,11 @@ void settle(Settings& settings) {
   if (given("part_tokens")) rival.part_tokens = select.part_tokens;
   if (given("combine")) rival.combine = select.combine;
   if (given("dense_layers")) rival.dense_layers = settings.dense_layers;
+  if (rival.id == SelectorId::kShadowKv && !given("rope_base")) {
+    throw std::invalid_argument(upper("selector") + " is shadowkv, which needs " + upper("rope_base") +
+                                ": the model's rope.freq_base");
+  }
+  rival.rope = settings.rope;
   check_selector_config(rival);
   select.budget_tokens = rival.budget_tokens;  // whichever selects, shorter contexts are attended whole
   settings.dense_layers = rival.dense_layers;

@@ -19,6 +19,7 @@ struct Settings {
   bool off = false;
   std::string selector = "locks";       // or "dense", or a rival
   std::optional<SelectorConfig> rival;  // if it is one
+  RopeConfig rope;                      // of the model, for selectors that undo it
   int dense_layers = 0;                 // the first layers are attended whole
   bool prefill = true;                  // take the prompt's attention too
   Report report = Report::kStatusLine;

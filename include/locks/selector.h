@@ -22,19 +22,31 @@
 
 namespace locks {
 
-enum class SelectorId : std::uint8_t { kOracle, kRandom, kRecency, kQuest, kUnique, kCompkv, kRocketKv };
+enum class SelectorId : std::uint8_t { kOracle, kRandom, kRecency, kQuest, kUnique, kCompkv, kRocketKv, kShadowKv };
+
+/// A model's rotary position embedding, without scaling: token t of a sequence is at position t.
+struct RopeConfig {
+  double base = 10000.0;
+  int dims = 0;  // of a head that turn; 0: all
+  bool interleaved =
+      true;  // dimensions 2i and 2i + 1 turn together, as llama.cpp stores Llama; otherwise i and i + dims / 2
+};
 
 /// What a method does not know it leaves alone: selector_config() has its published settings, and check_selector_config()
 /// refuses others where it has a rule of its own.
 struct SelectorConfig {
   SelectorId id = SelectorId::kOracle;
-  int budget_tokens = 512;  // attended in all, forced ones included; rocketkv attends half of it
+  int budget_tokens = 512;  // attended in all, forced ones included; rocketkv attends half of it,
+                            // shadowkv what it forces besides
   int sink_tokens = 16;     // oracle, random, recency and compkv: first tokens that are always attended, rounded up to pages
   int recent_tokens = 64;   // oracle and random: last tokens that are always attended, at least; compkv: its two last pages
   int part_tokens = kPageTokens;              // oracle and random: 1, 2, 4 or 8 select parts of pages
   GroupCombine combine = GroupCombine::kSum;  // of the query heads of a KV head, into one list; or a list each
   int dense_layers = 0;                       // the first layers are attended whole
   float deviation_weight = 1.0F;              // unique: of a page's deviation against its mean
+  int rank = 160;                             // shadowkv: of the keys' factorisation
+  int outlier_chunks = 48;                    // shadowkv: attended exactly
+  RopeConfig rope;                            // shadowkv
   int new_tokens = 128;                       // rocketkv: that are to come behind the prompt
   bool multi_turn = false;                    // rocketkv: a prompt is kept whole, and each turn works on a choice of its own
   std::uint64_t seed = 0;                     // random
@@ -71,7 +83,9 @@ struct Selection {
   std::vector<SelectedList> lists;  // one, or one for each query head
   /// [query heads, 2 + head_dim] states (attend.h) of what stands in for skipped tokens; without rows if nothing does.
   std::vector<std::vector<float>> stand_in;
-  double coverage = 0.0;  // of the attention mass, mean over the query heads; 0 if the method has no estimate
+  std::int64_t stand_in_tokens = 0;  // of the cache, attended in it one by one
+  std::int64_t stand_in_bytes = 0;   // read for it
+  double coverage = 0.0;             // of the attention mass, mean over the query heads; 0 if the method has no estimate
 };
 
 /// A method at work on one request in one layer. Different KV heads may be worked on at once.
@@ -86,6 +100,8 @@ class Selector {
   /// The queries [rows, group_size, head_dim] of the last rows of a prompt, or of a piece of it, that the sequence now ends
   /// with. Methods that do not look at them do nothing.
   virtual void read_prompt(const Sequence& /*sequence*/, int /*kv_head*/, View<const float, 3> /*queries*/) {}
+  /// Before append() and select(), by one thread, for what KV heads share.
+  virtual void begin_step(const Sequence& /*sequence*/) {}
   /// Takes note of the tokens written since the last call. Fewer than then: the last ones were taken back. A token that
   /// was seen and then written anew needs a new selector.
   virtual void append(const Sequence& sequence, int kv_head) = 0;
@@ -120,7 +136,7 @@ class SelectorStep {
                          std::span<DecodeReport> reports, Team team, Target target);
 
  private:
-  void prepare(const DecodeInputs& inputs, int num_threads);
+  void prepare(const DecodeInputs& inputs, std::span<Selector* const> selectors, int num_threads);
   void select(const DecodeInputs& inputs, std::span<Selector* const> selectors, int request, int kv_head);
   void pack(const DecodeInputs& inputs);
   [[nodiscard]] AttendArgs attend_args(const DecodeInputs& inputs) const;

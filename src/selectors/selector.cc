@@ -20,6 +20,7 @@ constexpr std::array kInfos{
     SelectorInfo{SelectorId::kCompkv, "compkv", "mean and grouped variances; mean values stand in for what is skipped"},
     SelectorInfo{SelectorId::kRocketKv, "rocketkv",
                  "tokens evicted behind the prompt, then single ones by channels of bounds"},
+    SelectorInfo{SelectorId::kShadowKv, "shadowkv", "chunks by landmarks, with keys of a low-rank factorisation"},
 };
 
 void require(bool fits, std::string_view setting, const std::string& expected, const std::string& got) {
@@ -47,7 +48,8 @@ SelectorConfig selector_config(std::string_view name) {
       config.dense_layers = 2;
     }
     if (info.id == SelectorId::kRecency) config.recent_tokens = 0;
-    if (info.id == SelectorId::kRocketKv) {
+    if (info.id == SelectorId::kShadowKv) config.budget_tokens = 2048;
+    if (info.id == SelectorId::kRocketKv || info.id == SelectorId::kShadowKv) {
       config.sink_tokens = 0;
       config.recent_tokens = 0;
     }
@@ -78,9 +80,16 @@ void check_selector_config(const SelectorConfig& config) {
           "kSum: this selector has one list for a KV head", std::to_string(static_cast<int>(config.combine)));
   require(config.deviation_weight >= 0.0F && config.deviation_weight <= 1e6F, "deviation_weight", "0 to 1000000",
           std::to_string(config.deviation_weight));
+  require(config.rank >= 1 && config.rank <= kMost, "rank", "1 to 1000000000", std::to_string(config.rank));
+  require(config.outlier_chunks >= 0 && config.outlier_chunks <= kMost, "outlier_chunks", "0 to 1000000000",
+          std::to_string(config.outlier_chunks));
+  require(config.rope.base > 1.0 && config.rope.base <= 1e12, "rope.base", "a number above 1, up to 1e12",
+          std::to_string(config.rope.base));
+  require(config.rope.dims >= 0 && config.rope.dims % 2 == 0, "rope.dims", "an even number, or 0 for all",
+          std::to_string(config.rope.dims));
   require(config.new_tokens >= 0 && config.new_tokens <= kMost, "new_tokens", "0 to 1000000000",
           std::to_string(config.new_tokens));
-  if (page_scores || config.id == SelectorId::kRocketKv) {
+  if (page_scores || config.id == SelectorId::kRocketKv || config.id == SelectorId::kShadowKv) {
     require(config.sink_tokens == 0 && config.recent_tokens == 0, "sink_tokens and recent_tokens",
             "0: what this selector forces is not theirs to set",
             std::to_string(config.sink_tokens) + " and " + std::to_string(config.recent_tokens));
@@ -104,6 +113,8 @@ void check_selector_config(const SelectorConfig& config) {
 std::unique_ptr<Selector> make_selector(const SelectorConfig& config, const Geometry& geometry) {
   check_selector_config(config);
   check::geometry(geometry);
+  require(config.rope.dims <= geometry.head_dim, "rope.dims", "at most head_dim = " + std::to_string(geometry.head_dim),
+          std::to_string(config.rope.dims));
   switch (config.id) {
     case SelectorId::kOracle:
       return selectors::make_oracle(config, geometry);
@@ -119,6 +130,8 @@ std::unique_ptr<Selector> make_selector(const SelectorConfig& config, const Geom
       return selectors::make_compkv(config, geometry);
     case SelectorId::kRocketKv:
       return selectors::make_rocketkv(config, geometry);
+    case SelectorId::kShadowKv:
+      return selectors::make_shadowkv(config, geometry);
   }
   check::fail("id", "one of the library's selectors", std::to_string(static_cast<int>(config.id)));
 }

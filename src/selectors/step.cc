@@ -38,7 +38,7 @@ bool SelectorStep::is_whole(const DecodeInputs& inputs, std::span<Selector* cons
          tokens <= config_.budget_tokens;
 }
 
-void SelectorStep::prepare(const DecodeInputs& inputs, int num_threads) {
+void SelectorStep::prepare(const DecodeInputs& inputs, std::span<Selector* const> selectors, int num_threads) {
   const int requests = inputs.table.num_requests();
   const auto heads = static_cast<std::size_t>(geometry_.kv_heads);
   selections_.resize(static_cast<std::size_t>(requests) * heads);
@@ -49,6 +49,9 @@ void SelectorStep::prepare(const DecodeInputs& inputs, int num_threads) {
     pages.resize(static_cast<std::size_t>((tokens + kPageTokens - 1) / kPageTokens));
     for (std::size_t i = 0; i < pages.size(); ++i) {
       pages[i] = static_cast<std::int32_t>(inputs.table.page(request, static_cast<int>(i)));
+    }
+    if (!is_whole(inputs, selectors, request)) {
+      selectors[static_cast<std::size_t>(request)]->begin_step(sequence_of(inputs, request, pages));
     }
   }
   num_selected_.assign(static_cast<std::size_t>(requests * num_lists_), 0);
@@ -113,7 +116,7 @@ bool SelectorStep::run(const DecodeInputs& inputs, std::span<Selector* const> se
   };
   if (team.index == 0) {
     failed_ = false;
-    guarded([&] { prepare(inputs, team.count); });
+    guarded([&] { prepare(inputs, selectors, team.count); });
   }
   team.sync();
   // A KV head is one thread's, for all requests in order: those of one sequence share what a selector knows of it.
@@ -192,17 +195,23 @@ void SelectorStep::report(const DecodeInputs& inputs, std::span<Selector* const>
   const std::int64_t token_bytes =
       row_bytes(inputs.keys.dtype, geometry_.head_dim) + row_bytes(inputs.values.dtype, geometry_.head_dim);
   std::int64_t tokens = 0;
+  std::int64_t stand_in_tokens = 0;
+  std::int64_t stand_in_bytes = 0;
   double coverage = 0.0;
   for (int kv_head = 0; kv_head < geometry_.kv_heads; ++kv_head) {
     const Selection& selection = selections_[static_cast<std::size_t>(request * geometry_.kv_heads + kv_head)];
     for (const SelectedList& list : selection.lists) tokens += tokens_in(list);
     coverage += selection.coverage;
+    stand_in_tokens += selection.stand_in_tokens;
+    stand_in_bytes += selection.stand_in_bytes;
   }
   out = {};
   out.context_tokens = sequence.tokens;
   out.dense = is_whole(inputs, selectors, request);
   out.dense_bytes = token_bytes * geometry_.kv_heads * sequence.tokens;
-  out.attended_tokens = static_cast<float>(tokens) / static_cast<float>(num_lists_);
+  out.attended_tokens = static_cast<float>(tokens) / static_cast<float>(num_lists_) +
+                        static_cast<float>(stand_in_tokens) / static_cast<float>(geometry_.kv_heads);
+  out.complete_bytes = stand_in_bytes;
   out.attend_bytes = out.dense ? out.dense_bytes : token_bytes * tokens;
   out.coverage = static_cast<float>(coverage / geometry_.kv_heads);
   if (!out.dense) {

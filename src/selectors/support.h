@@ -57,6 +57,7 @@ std::unique_ptr<Selector> make_recency(const SelectorConfig& config, const Geome
 std::unique_ptr<Selector> make_quest(const SelectorConfig& config, const Geometry& geometry);
 std::unique_ptr<Selector> make_unique_selector(const SelectorConfig& config, const Geometry& geometry);
 std::unique_ptr<Selector> make_rocketkv(const SelectorConfig& config, const Geometry& geometry);
+std::unique_ptr<Selector> make_shadowkv(const SelectorConfig& config, const Geometry& geometry);
 std::unique_ptr<Selector> make_compkv(const SelectorConfig& config, const Geometry& geometry);
 
 }  // namespace locks::selectors

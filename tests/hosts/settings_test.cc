@@ -85,6 +85,14 @@ TEST(SettingsTest, ARivalHasItsPublishedSettingsUnlessOthersAreGiven) {
   EXPECT_FALSE(read({"LOCKS_COMBINE=per_query_head"}).rival.has_value());
 }
 
+TEST(SettingsTest, ShadowKvNeedsTheModelsRotaryEmbedding) {
+  EXPECT_EQ(refusal({"LOCKS_SELECTOR=shadowkv"}),
+            "LOCKS_SELECTOR is shadowkv, which needs LOCKS_ROPE_BASE: the model's rope.freq_base");
+  const Settings settings = read({"LOCKS_SELECTOR=shadowkv", "LOCKS_ROPE_BASE=100000", "LOCKS_ROPE_PAIRS=halves"});
+  EXPECT_EQ(settings.rival->rope.base, 100000.0);
+  EXPECT_FALSE(settings.rival->rope.interleaved);
+}
+
 TEST(SettingsTest, WhatARivalHasNoUseForIsRefused) {
   EXPECT_EQ(refusal({"LOCKS_SELECTOR=quest", "LOCKS_FORMAT=paper"}),
             "LOCKS_FORMAT is for the selector locks; LOCKS_SELECTOR is quest");
@@ -105,11 +113,26 @@ TEST(SettingsTest, UnknownVariableIsRefusedWithTheKnownOnes) {
 }
 
 TEST(SettingsTest, WrongValuesAreRefusedByName) {
-  for (const std::string wrong :
-       {"LOCKS_BUDGET_TOKENS=0", "LOCKS_BUDGET_TOKENS=-5", "LOCKS_BUDGET_TOKENS=many", "LOCKS_BUDGET_TOKENS=5 ",
-        "LOCKS_BUDGET_TOKENS=99999999999999999999", "LOCKS_BUDGET_TOKENS=", "LOCKS_PART_TOKENS=3", "LOCKS_PART_TOKENS=32",
-        "LOCKS_COMPLETION=1.5", "LOCKS_COMPLETION=nan", "LOCKS_COMPLETION=-0.1", "LOCKS_FORMAT=graded9", "LOCKS_PREFILL=yes",
-        "LOCKS_REPORT=2", "LOCKS_OFF=true", "LOCKS_SELECTOR=best", "LOCKS_COMBINE=mean", "LOCKS_DENSE_LAYERS=-1"}) {
+  for (const std::string wrong : {"LOCKS_BUDGET_TOKENS=0",
+                                  "LOCKS_BUDGET_TOKENS=-5",
+                                  "LOCKS_BUDGET_TOKENS=many",
+                                  "LOCKS_BUDGET_TOKENS=5 ",
+                                  "LOCKS_BUDGET_TOKENS=99999999999999999999",
+                                  "LOCKS_BUDGET_TOKENS=",
+                                  "LOCKS_PART_TOKENS=3",
+                                  "LOCKS_PART_TOKENS=32",
+                                  "LOCKS_COMPLETION=1.5",
+                                  "LOCKS_COMPLETION=nan",
+                                  "LOCKS_COMPLETION=-0.1",
+                                  "LOCKS_FORMAT=graded9",
+                                  "LOCKS_PREFILL=yes",
+                                  "LOCKS_REPORT=2",
+                                  "LOCKS_OFF=true",
+                                  "LOCKS_SELECTOR=best",
+                                  "LOCKS_COMBINE=mean",
+                                  "LOCKS_DENSE_LAYERS=-1",
+                                  "LOCKS_ROPE_BASE=1",
+                                  "LOCKS_ROPE_PAIRS=some"}) {
     const std::string text = refusal({wrong});
     EXPECT_NE(text.find(wrong.substr(0, wrong.find('='))), std::string::npos) << wrong << ": " << text;
   }
