@@ -139,8 +139,18 @@ double bf16(double value) {
   return std::nearbyint(value / unit) * unit;
 }
 
-TEST_P(SelectorFormula, CompkvTakesWhatMeansCannotStandForAndCompletesTheRest) {
-  const SelectorConfig config = config_of("compkv", 256);
+class CompkvFormula : public SelectorFormula {
+ protected:
+  void expect_formula(bool interleaved) const;
+};
+INSTANTIATE_TEST_SUITE_P(Lengths, CompkvFormula, testing::Values(640, 1007, 1008));
+
+TEST_P(CompkvFormula, TakesWhatMeansCannotStandForAndCompletesTheRest) { expect_formula(true); }
+TEST_P(CompkvFormula, GroupsPairsAsTheModelTurnsThem) { expect_formula(false); }
+
+void CompkvFormula::expect_formula(bool interleaved) const {
+  SelectorConfig config = config_of("compkv", 256);
+  config.rope.interleaved = interleaved;
   const auto scale = static_cast<double>(data.geometry.softmax_scale);
   for (int kv_head = 0; kv_head < 2; ++kv_head) {
     const Plain plain(data, 0, kv_head);
@@ -161,7 +171,7 @@ TEST_P(SelectorFormula, CompkvTakesWhatMeansCannotStandForAndCompletesTheRest) {
         std::array<double, 4> spread{};
         for (int dim = 0; dim < 64; ++dim) {
           const double mean = bf16(mean_of(page, [&](int token) { return plain.key(token, dim); }));
-          const auto group = static_cast<std::size_t>(dim % 32 / 8);
+          const auto group = static_cast<std::size_t>(interleaved ? dim / 16 : dim % 32 / 8);
           z += scale * plain.query(head, dim) * mean;
           squares[group] += std::pow(plain.query(head, dim), 2.0);
           spread[group] += mean_of(page, [&](int token) { return std::pow(plain.key(token, dim) - mean, 2.0); }) / 16.0;

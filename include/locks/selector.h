@@ -46,7 +46,7 @@ struct SelectorConfig {
   float deviation_weight = 1.0F;              // unique: of a page's deviation against its mean
   int rank = 160;                             // shadowkv: of the keys' factorisation
   int outlier_chunks = 48;                    // shadowkv: attended exactly
-  RopeConfig rope;                            // shadowkv
+  RopeConfig rope;                            // shadowkv; compkv: which dimensions are pairs
   int new_tokens = 128;                       // rocketkv: that are to come behind the prompt
   bool multi_turn = false;                    // rocketkv: a prompt is kept whole, and each turn works on a choice of its own
   std::uint64_t seed = 0;                     // random

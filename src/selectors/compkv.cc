@@ -18,8 +18,11 @@ constexpr int kRecentPages = 2;  // always attended, the one being filled among 
 
 float rounded(double value) { return bf16_to_float(float_to_bf16(static_cast<float>(value))); }
 
-/// Dimensions d and d + head_dim / 2 turn together; groups are runs of such pairs, from the fastest to the slowest.
-int group_of(int dim, int head_dim) noexcept { return dim % (head_dim / 2) * kGroups / (head_dim / 2); }
+/// Groups are runs of pairs of dimensions that the rotary embedding turns together, from the fastest to the slowest.
+int group_of(int dim, int head_dim, bool interleaved) noexcept {
+  const int pair = interleaved ? dim / 2 : dim % (head_dim / 2);
+  return pair * kGroups / (head_dim / 2);
+}
 
 class Compkv final : public Selector {
  public:
@@ -115,11 +118,12 @@ class Compkv final : public Selector {
       for (int token = 0; token < page.tokens; ++token) {
         const double deviation = static_cast<double>(keys[static_cast<std::size_t>(token * head_dim + dim)]) -
                                  static_cast<double>(page.mean_key[static_cast<std::size_t>(dim)]);
-        sums[static_cast<std::size_t>(group_of(dim, head_dim))] += deviation * deviation;
+        sums[static_cast<std::size_t>(group_of(dim, head_dim, config().rope.interleaved))] += deviation * deviation;
       }
     }
     std::array<int, kGroups> dims{};
-    for (int dim = 0; dim < head_dim; ++dim) ++dims[static_cast<std::size_t>(group_of(dim, head_dim))];
+    for (int dim = 0; dim < head_dim; ++dim)
+      ++dims[static_cast<std::size_t>(group_of(dim, head_dim, config().rope.interleaved))];
     for (std::size_t group = 0; group < kGroups; ++group) {
       page.variance[group] = rounded(sums[group] / (dims[group] * page.tokens));
     }
@@ -128,7 +132,7 @@ class Compkv final : public Selector {
     const int head_dim = geometry().head_dim;
     std::array<float, kGroups> squares{};
     for (int dim = 0; dim < head_dim; ++dim)
-      squares[static_cast<std::size_t>(group_of(dim, head_dim))] += query[dim] * query[dim];
+      squares[static_cast<std::size_t>(group_of(dim, head_dim, config().rope.interleaved))] += query[dim] * query[dim];
     float sum = 0.0F;
     for (std::size_t group = 0; group < kGroups; ++group) sum += squares[group] * page.variance[group];
     return geometry().softmax_scale * geometry().softmax_scale * sum;
