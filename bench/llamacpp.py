@@ -198,6 +198,9 @@ def add_prompt_shares(results, length, stock_seconds, seconds, counted):
 def add_page_share(results, locks, length, rounds):
     """How much of a step in which a page fills its summary takes: medians."""
     found = [pair for _ in range(rounds) for pair in locks.run(steps_that_fill_a_page, length, PAGE_STEPS)]
+    if not found:
+        print(f"left out: with these settings no page is summarised at {length:,} tokens")
+        return
     share = statistics.median(summaries / seconds for seconds, summaries in found)
     seconds = statistics.median(summaries for _, summaries in found)
     results.add_share(f"llamacpp.summarize.page.{length}", share, 1, "the step that fills a page", seconds=seconds)

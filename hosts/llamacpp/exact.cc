@@ -2,10 +2,9 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
-#include "cpu/half.h"
+#include "cpu/element.h"
 
 namespace locks::llamacpp {
 namespace {
@@ -13,25 +12,7 @@ namespace {
 using Row = std::array<float, kMaxHeadDim>;
 
 void load_row(const PagedCache& cache, std::int64_t cell, int head, int head_dim, Row& row) noexcept {
-  const std::byte* at = cache.data + cell * cache.token_stride + head * cache.head_stride;
-  switch (cache.dtype) {
-    case DType::kF32:
-      std::memcpy(row.data(), at, sizeof(float) * static_cast<std::size_t>(head_dim));
-      return;
-    case DType::kF16:
-      for (int i = 0; i < head_dim; ++i) row[i] = f16_to_float(load_u16(at + 2 * i));
-      return;
-    case DType::kBF16:
-      for (int i = 0; i < head_dim; ++i) row[i] = bf16_to_float(load_u16(at + 2 * i));
-      return;
-    case DType::kQ8_0:
-      for (int i = 0; i < head_dim; i += kQ8BlockElements, at += kQ8BlockBytes) {
-        const float scale = f16_to_float(load_u16(at));
-        for (int j = 0; j < kQ8BlockElements; ++j)
-          row[i + j] = scale * static_cast<float>(static_cast<std::int8_t>(at[2 + j]));
-      }
-      return;
-  }
+  locks::load_row(cache.dtype, cache.data + cell * cache.token_stride + head * cache.head_stride, head_dim, row.data());
 }
 
 void attend_row(const AttentionNode& node, std::int64_t stream, std::int64_t row, int query_head) noexcept {

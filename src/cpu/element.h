@@ -1,4 +1,4 @@
-// One value of a cached row, for code that reads value by value.
+// Cached rows in plain numbers, for code that is not SIMD.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +28,10 @@ namespace locks {
     }
   }
   return 0.0F;
+}
+
+inline void load_row(DType dtype, const std::byte* row, int head_dim, float* out) noexcept {
+  for (int dim = 0; dim < head_dim; ++dim) out[dim] = row_element(dtype, row, dim);
 }
 
 }  // namespace locks

@@ -11,8 +11,8 @@ namespace locks::selectors {
 void load_rows(const Sequence& sequence, const PagedCache& cache, int kv_head, int first, int last, int head_dim,
                float* out) {
   for (int token = first; token < last; ++token) {
-    const std::byte* const row = sequence.row(cache, token, kv_head);
-    for (int dim = 0; dim < head_dim; ++dim) *out++ = row_element(cache.dtype, row, dim);
+    load_row(cache.dtype, sequence.row(cache, token, kv_head), head_dim, out);
+    out += head_dim;
   }
 }
 
