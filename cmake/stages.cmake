@@ -32,7 +32,10 @@ list(APPEND LOCKS_SOURCES
   src/selectors/selector.cc
   src/selectors/support.cc
   src/selectors/step.cc
+  src/selectors/key_masses.cc
   src/selectors/oracle.cc
+  src/selectors/shared_basis.cc
+  src/selectors/two_bit.cc
   src/selectors/blind.cc
   src/selectors/page_scores.cc
   src/selectors/quest.cc

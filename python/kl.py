@@ -25,6 +25,7 @@ def with_selected(tokens, **settings):
 
 PLAIN = {"part_tokens": 16, "completion": 0}  # whole pages, nothing completed
 RIVALS = ("quest", "unique", "compkv", "rocketkv", "shadowkv", "recency", "random")
+KNOW_EVERY_KEY = ("oracle", "two_bit", "shared_basis")
 READ_AGAIN_TOKENS = 64
 MODEL_ROPE_BASE = 100000  # of SmolLM2
 
@@ -35,7 +36,7 @@ def selector_runs(budget):
         "locks": {},
         "locks, parts, no completion": {"completion": 0},
         "locks, whole pages, no completion": PLAIN,
-        "oracle, parts of 4": {"selector": "oracle", "part_tokens": 4},
+        **{f"{name}, parts": {"selector": name, "part_tokens": 4} for name in KNOW_EVERY_KEY},
         "oracle, whole pages": {"selector": "oracle"},
         **{rival: {"selector": rival} for rival in RIVALS},
     }

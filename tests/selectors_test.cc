@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "locks/rotation.h"
+
 namespace locks::test {
 namespace {
 
@@ -214,6 +216,110 @@ void CompkvFormula::expect_formula(bool interleaved) const {
   }
 }
 
+/// Parts of 4 by the attention masses that these keys give.
+void expect_parts_by_keys(const StepData& data, std::string_view name, int kv_head, const std::vector<Vector>& keys,
+                          const std::vector<Vector>& queries) {
+  SelectorConfig config = config_of(name, 256);
+  config.part_tokens = 4;
+  const Plain plain(data, 0, kv_head);
+  const int first_recent = (plain.tokens() - 64) / 16 * 16;
+  Vector shares(static_cast<std::size_t>((first_recent - 16) / 4));
+  for (const Vector& query : queries) {
+    Vector weights;
+    for (const Vector& key : keys) {
+      weights.push_back(std::exp(std::inner_product(key.begin(), key.end(), query.begin(), 0.0) *
+                                 static_cast<double>(data.geometry.softmax_scale)));
+    }
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      for (std::size_t token = 16 + 4 * i; token < 20 + 4 * i; ++token) shares[i] += weights[token] / total;
+    }
+  }
+  std::vector<int> expected(16);
+  std::iota(expected.begin(), expected.end(), 0);
+  for (const int i : best(shares, (256 - 16 - (plain.tokens() - first_recent)) / 4)) {
+    for (int token = 16 + 4 * i; token < 20 + 4 * i; ++token) expected.push_back(token);
+  }
+  for (int token = first_recent; token < plain.tokens(); ++token) expected.push_back(token);
+  EXPECT_EQ(tokens_in(select_once(config, data, kv_head).lists[0]), expected) << name << ", KV head " << kv_head;
+}
+
+TEST_P(SelectorFormula, TwoBitKeysAreCodesOfTheRotatedKeys) {
+  for (int kv_head = 0; kv_head < 2; ++kv_head) {
+    const Plain plain(data, 0, kv_head);
+    const auto rotated = [](auto number) {
+      std::vector<float> row;
+      for (int dim = 0; dim < 64; ++dim) row.push_back(static_cast<float>(number(dim)));
+      rotate(row);
+      return Vector(row.begin(), row.end());
+    };
+    std::vector<Vector> keys;
+    std::vector<Vector> queries;
+    for (int head = 0; head < 3; ++head) queries.push_back(rotated([&](int dim) { return plain.query(head, dim); }));
+    for (int token = 0; token < plain.tokens(); ++token) {
+      keys.push_back(rotated([&](int dim) { return plain.key(token, dim); }));
+    }
+    for (std::size_t page = 0; page < keys.size() / 16; ++page) {
+      Vector mean(64);
+      for (std::size_t dim = 0; dim < 64; ++dim) {
+        for (std::size_t i = 0; i < 16; ++i) mean[dim] += keys[16 * page + i][dim] / 16.0;
+      }
+      double most = 0.0;
+      for (const double component : mean) most = std::max(most, std::abs(component));
+      const double unit = bf16(most / 127.0);
+      for (double& component : mean) component = unit * std::nearbyint(component / unit);
+      for (std::size_t i = 0; i < 16; ++i) {
+        Vector& key = keys[16 * page + i];
+        double squares = 0.0;
+        for (std::size_t dim = 0; dim < 64; ++dim) squares += std::pow(key[dim] - mean[dim], 2.0);
+        const double step = bf16(0.9957 * std::sqrt(squares / 64.0));
+        for (std::size_t dim = 0; dim < 64; ++dim) {
+          key[dim] = mean[dim] + (std::clamp(std::floor((key[dim] - mean[dim]) / step), -2.0, 1.0) + 0.5) * step;
+        }
+      }
+    }
+    expect_parts_by_keys(data, "two_bit", kv_head, keys, queries);
+  }
+}
+
+TEST(SharedBasis, KnowsKeysThatLieInOneSubspaceAndNoOthers) {
+  // Page means anywhere, and what differs from them in six directions: rank 8 has all of it, up to bf16.
+  StepData data({.kv_heads = 1, .group = 2, .dtype = DType::kF32, .lengths = {960}});
+  const auto set_keys = [&](bool one_subspace) {
+    const auto directions = normal_floats(60 * 6 * 64, 3, 0.4F);
+    const auto factors = normal_floats(960 * 6, 4, 0.4F);
+    const auto means = normal_floats(60 * 64, 5, 0.4F);
+    for (int token = 0; token < 960; ++token) {
+      const int page = token / 16;
+      for (int dim = 0; dim < 64; ++dim) {
+        double key = static_cast<double>(means[static_cast<std::size_t>(page * 64 + dim)]);
+        for (int r = 0; r < 6; ++r) {
+          const int of_page = one_subspace ? 0 : page;
+          key += static_cast<double>(factors[static_cast<std::size_t>(token * 6 + r)]) *
+                 static_cast<double>(directions[static_cast<std::size_t>((of_page * 6 + r) * 64 + dim)]);
+        }
+        data.keys.set_value(data.table.table.page(0, page), token % 16, 0, dim, static_cast<float>(key));
+      }
+    }
+  };
+  const auto coverage_beside = [&](std::string_view name) {
+    SelectorConfig config = config_of(name, 160);
+    config.part_tokens = 1;
+    const std::vector<int> tokens = tokens_in(select_once(config, data, 0).lists[0]);
+    const Plain plain(data, 0, 0);
+    double coverage = 0.0;
+    for (int head = 0; head < 2; ++head) {
+      const Vector weights = plain.weights(head);
+      for (const int token : tokens) coverage += weights[static_cast<std::size_t>(token)] / 2.0;
+    }
+    return coverage;
+  };
+  set_keys(true);
+  EXPECT_NEAR(coverage_beside("shared_basis"), coverage_beside("oracle"), 0.003);
+  set_keys(false);
+  EXPECT_LT(coverage_beside("shared_basis"), coverage_beside("oracle") - 0.01);
+}
+
 TEST_P(SelectorFormula, RecencyTakesTheSinkAndTheLastTokens) {
   const Selection got = select_once(config_of("recency", 200), data, 0);
   std::vector<int> expected(16);
@@ -239,7 +345,8 @@ TEST_P(SelectorFormula, RandomDrawsAnewAtEveryStepAndWithEverySeed) {
 
 class AnySelector : public testing::TestWithParam<std::string_view> {};
 INSTANTIATE_TEST_SUITE_P(All, AnySelector,
-                         testing::Values("oracle", "random", "recency", "quest", "unique", "compkv", "rocketkv", "shadowkv"),
+                         testing::Values("oracle", "random", "recency", "quest", "unique", "compkv", "rocketkv", "shadowkv",
+                                         "shared_basis", "two_bit"),
                          [](const auto& info) { return std::string(info.param); });
 
 StepResult run_selectors(const SelectorConfig& config, const StepData& data, int threads, int min_context = 0) {
@@ -420,7 +527,7 @@ TEST(Compkv, CompletesPagesOfEqualTokensExactly) {
 // ---- settings
 
 TEST(SelectorConfigs, NamesAndPublishedSettings) {
-  EXPECT_EQ(selector_infos().size(), 8U);
+  EXPECT_EQ(selector_infos().size(), 10U);
   for (const SelectorInfo& info : selector_infos()) {
     const SelectorConfig config = selector_config(info.name);
     EXPECT_EQ(config.id, info.id);
@@ -434,7 +541,7 @@ TEST(SelectorConfigs, NamesAndPublishedSettings) {
   } catch (const std::invalid_argument& error) {
     EXPECT_STREQ(error.what(),
                  "selector 'best' is unknown; it may be oracle, random, recency, quest, unique, compkv, rocketkv, "
-                 "shadowkv");
+                 "shadowkv, shared_basis, two_bit");
   }
 }
 

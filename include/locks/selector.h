@@ -22,7 +22,18 @@
 
 namespace locks {
 
-enum class SelectorId : std::uint8_t { kOracle, kRandom, kRecency, kQuest, kUnique, kCompkv, kRocketKv, kShadowKv };
+enum class SelectorId : std::uint8_t {
+  kOracle,
+  kRandom,
+  kRecency,
+  kQuest,
+  kUnique,
+  kCompkv,
+  kRocketKv,
+  kShadowKv,
+  kSharedBasis,
+  kTwoBit
+};
 
 /// A model's rotary position embedding, without scaling: token t of a sequence is at position t.
 struct RopeConfig {
@@ -38,9 +49,9 @@ struct SelectorConfig {
   SelectorId id = SelectorId::kOracle;
   int budget_tokens = 512;  // attended in all, forced ones included; rocketkv attends half of it,
                             // shadowkv what it forces besides
-  int sink_tokens = 16;     // oracle, random, recency and compkv: first tokens that are always attended, rounded up to pages
-  int recent_tokens = 64;   // oracle and random: last tokens that are always attended, at least; compkv: its two last pages
-  int part_tokens = kPageTokens;              // oracle and random: 1, 2, 4 or 8 select parts of pages
+  int sink_tokens = 16;     // of those that choose beside them: first tokens that are always attended, rounded up to pages
+  int recent_tokens = 64;   // last tokens that are always attended, at least; compkv: its two last pages
+  int part_tokens = kPageTokens;              // of those that know every key, and random: 1, 2, 4 or 8 select parts of pages
   GroupCombine combine = GroupCombine::kSum;  // of the query heads of a KV head, into one list; or a list each
   int dense_layers = 0;                       // the first layers are attended whole
   float deviation_weight = 1.0F;              // unique: of a page's deviation against its mean

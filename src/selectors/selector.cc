@@ -21,6 +21,8 @@ constexpr std::array kInfos{
     SelectorInfo{SelectorId::kRocketKv, "rocketkv",
                  "tokens evicted behind the prompt, then single ones by channels of bounds"},
     SelectorInfo{SelectorId::kShadowKv, "shadowkv", "chunks by landmarks, with keys of a low-rank factorisation"},
+    SelectorInfo{SelectorId::kSharedBasis, "shared_basis", "one basis for all pages, instead of each page's own"},
+    SelectorInfo{SelectorId::kTwoBit, "two_bit", "the rotated keys in two bits a component"},
 };
 
 void require(bool fits, std::string_view setting, const std::string& expected, const std::string& got) {
@@ -60,8 +62,8 @@ SelectorConfig selector_config(std::string_view name) {
 }
 
 void check_selector_config(const SelectorConfig& config) {
-  const bool blind_or_oracle =
-      config.id == SelectorId::kOracle || config.id == SelectorId::kRandom || config.id == SelectorId::kRecency;
+  const bool knows_keys =
+      config.id == SelectorId::kOracle || config.id == SelectorId::kSharedBasis || config.id == SelectorId::kTwoBit;
   const bool page_scores = config.id == SelectorId::kQuest || config.id == SelectorId::kUnique;
   constexpr int kMost = 1000000000;
   require(config.sink_tokens >= 0 && config.sink_tokens <= kMost, "sink_tokens", "0 to 1000000000",
@@ -72,11 +74,11 @@ void check_selector_config(const SelectorConfig& config) {
   const int part = config.part_tokens;
   require(part == 1 || part == 2 || part == 4 || part == 8 || part == kPageTokens, "part_tokens", "1, 2, 4, 8 or 16",
           std::to_string(part));
-  require(part == kPageTokens || (blind_or_oracle && config.id != SelectorId::kRecency), "part_tokens",
+  require(part == kPageTokens || knows_keys || config.id == SelectorId::kRandom, "part_tokens",
           "16: this selector takes whole pages", std::to_string(part));
   require(config.combine <= GroupCombine::kPerQueryHead, "combine", "kSum, kMax or kPerQueryHead",
           std::to_string(static_cast<int>(config.combine)));
-  require(config.combine == GroupCombine::kSum || page_scores || config.id == SelectorId::kOracle, "combine",
+  require(config.combine == GroupCombine::kSum || page_scores || knows_keys, "combine",
           "kSum: this selector has one list for a KV head", std::to_string(static_cast<int>(config.combine)));
   require(config.deviation_weight >= 0.0F && config.deviation_weight <= 1e6F, "deviation_weight", "0 to 1000000",
           std::to_string(config.deviation_weight));
@@ -132,6 +134,10 @@ std::unique_ptr<Selector> make_selector(const SelectorConfig& config, const Geom
       return selectors::make_rocketkv(config, geometry);
     case SelectorId::kShadowKv:
       return selectors::make_shadowkv(config, geometry);
+    case SelectorId::kSharedBasis:
+      return selectors::make_shared_basis(config, geometry);
+    case SelectorId::kTwoBit:
+      return selectors::make_two_bit(config, geometry);
   }
   check::fail("id", "one of the library's selectors", std::to_string(static_cast<int>(config.id)));
 }

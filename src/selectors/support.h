@@ -58,6 +58,8 @@ std::unique_ptr<Selector> make_quest(const SelectorConfig& config, const Geometr
 std::unique_ptr<Selector> make_unique_selector(const SelectorConfig& config, const Geometry& geometry);
 std::unique_ptr<Selector> make_rocketkv(const SelectorConfig& config, const Geometry& geometry);
 std::unique_ptr<Selector> make_shadowkv(const SelectorConfig& config, const Geometry& geometry);
+std::unique_ptr<Selector> make_shared_basis(const SelectorConfig& config, const Geometry& geometry);
+std::unique_ptr<Selector> make_two_bit(const SelectorConfig& config, const Geometry& geometry);
 std::unique_ptr<Selector> make_compkv(const SelectorConfig& config, const Geometry& geometry);
 
 }  // namespace locks::selectors

@@ -106,6 +106,7 @@ inline View<const float, 2> queries_of(const StepData& data, int request, int kv
 inline Selection select_once(const SelectorConfig& config, const StepData& data, int kv_head) {
   const View1 view(data, 0, data.table.context_tokens[0]);
   const auto selector = make_selector(config, data.geometry);
+  selector->begin_step(view.sequence);
   selector->append(view.sequence, kv_head);
   return selector->select(view.sequence, kv_head, queries_of(data, 0, kv_head));
 }
