@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 
@@ -153,6 +154,12 @@ TEST(AlwaysAttended, CountsSinkRecentAndTail) {
     ASSERT_LE(recent, 55);
     ASSERT_GE(config.budget_tokens - always.tokens, 16);
   }
+}
+
+TEST(SelectLimits, TakeTheLongestContextThereCanBe) {
+  const SelectLimits limits = select_limits({}, std::numeric_limits<int>::max());
+  EXPECT_GT(limits.completed_pages, 10000000);
+  EXPECT_GT(limits.candidate_pages, 0);
 }
 
 TEST(SelectLimits, AreReachedAndNeverExceeded) {

@@ -1,8 +1,12 @@
 #include "locks/thread_pool.h"
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -104,6 +108,23 @@ TEST(ThreadPool, RefusesNoThreads) {
   EXPECT_THROW(ThreadPool(0), std::invalid_argument);
   EXPECT_THROW(ThreadPool(-3), std::invalid_argument);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need the address space
+TEST(ThreadPoolDeathTest, ThreadsThatCannotBeStartedAreAnError) {
+  const auto start_too_many = [] {
+    const rlimit limit{std::size_t{1} << 30, std::size_t{1} << 30};  // room for some of the threads' stacks of 8 MiB
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      const ThreadPool pool(4096);
+    } catch (const std::system_error&) {
+      std::_Exit(0);  // not before the threads that were started have ended
+    }
+    std::_Exit(1);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(start_too_many(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 TEST(ThreadPool, MayEndUnused) {
   for (int i = 0; i < 50; ++i) ThreadPool pool(3);

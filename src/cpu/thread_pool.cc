@@ -38,7 +38,16 @@ struct ThreadPool::State {
   std::atomic<bool> stopping = false;
   std::exception_ptr failure;
   Barrier barrier;
-  std::vector<std::jthread> threads;
+  std::vector<std::jthread> threads;  // the last member: they end, and are joined, before the rest goes
+
+  /// Also when a later thread could not be started.
+  ~State() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    start.notify_all();
+  }
 
   void call(int index, int count) {
     try {
@@ -74,13 +83,7 @@ ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
   }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stopping = true;
-  }
-  state_->start.notify_all();
-}
+ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::num_threads() const noexcept { return static_cast<int>(state_->threads.size()) + 1; }
 

@@ -37,8 +37,8 @@ void check_select_config(const SelectConfig& config) {
 SelectLimits select_limits(const SelectConfig& config, int max_context_tokens) noexcept {
   SelectLimits limits;
   // What is always attended depends on the context only through its last page, once the context exceeds the budget.
-  for (int context = std::max(0, max_context_tokens - kPageTokens + 1); context <= max_context_tokens; ++context) {
-    const AlwaysAttended always = always_attended(config, context);
+  for (int less = 0; less < kPageTokens && less <= max_context_tokens; ++less) {
+    const AlwaysAttended always = always_attended(config, max_context_tokens - less);
     limits.completed_pages = std::max(limits.completed_pages, select::completed_pages(config, always));
     limits.candidate_pages = std::max(limits.candidate_pages, select::candidate_pages(config, always));
   }
