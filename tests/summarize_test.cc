@@ -13,69 +13,24 @@
 
 #include "cpu/half.h"
 #include "support/data.h"
+#include "support/record_checks.h"
 #include "support/summaries.h"
 
 namespace locks {
 namespace {
 
+using test::bytes_of;
 using test::CacheData;
 using test::Content;
+using test::kContents;
 using test::Layout;
+using test::missed_keys;
+using test::missed_values;
+using test::page_rows;
 using test::SummaryData;
 
 constexpr int kHeads = 2;
 constexpr int kPages = 4;
-constexpr Content kContents[] = {Content::kNormal, Content::kLowRank,  Content::kConstant,  Content::kZero,
-                                 Content::kHuge,   Content::kDenormal, Content::kOneOutlier};
-
-/// The 16 keys or values of one page and head, as the record sees them.
-std::vector<std::vector<float>> page_rows(const CacheData& cache, int head_dim, std::int64_t page, int head, bool rotated) {
-  std::vector<std::vector<float>> rows(kPageTokens, std::vector<float>(static_cast<std::size_t>(head_dim)));
-  for (int token = 0; token < kPageTokens; ++token) {
-    for (int dim = 0; dim < head_dim; ++dim) rows[token][dim] = cache.value(page, token, head, dim);
-    if (rotated) rotate(rows[token]);
-  }
-  return rows;
-}
-
-/// Length of what `mean` and `directions` weighted by the record's coefficients leave of the rows.
-template <class Mean, class Directions>
-double missed(const std::vector<std::vector<float>>& rows, const Mean& mean, const Directions& directions,
-              const DecodedSummary& record, int rank) {
-  double sum = 0.0;
-  for (int token = 0; token < kPageTokens; ++token) {
-    for (std::size_t dim = 0; dim < rows[token].size(); ++dim) {
-      double left = rows[token][dim] - mean[dim];
-      for (int r = 0; r < rank; ++r) left -= record.coefficients[token][r] * directions[r][dim];
-      sum += left * left;
-    }
-  }
-  return std::sqrt(sum);
-}
-
-double missed_keys(const CacheData& keys, const SummaryData& summaries, std::int64_t page, int head) {
-  const SummaryStore& store = summaries.store();
-  const DecodedSummary record = summaries.decoded(page, head);
-  const auto rows = page_rows(keys, store.head_dim, page, head, store.format->rotated);
-  return missed(rows, record.mean, record.basis, record, store.format->rank);
-}
-
-double missed_values(const CacheData& values, const SummaryData& summaries, std::int64_t page, int head) {
-  const SummaryStore& store = summaries.store();
-  const DecodedValues record = summaries.decoded_values(page, head);
-  const auto rows = page_rows(values, store.head_dim, page, head, true);
-  return missed(rows, record.mean, record.slopes, summaries.decoded(page, head), store.format->rank);
-}
-
-std::vector<std::byte> bytes_of(const SummaryStore& store, std::int64_t page, int head) {
-  const std::byte* record = store.record(page, head);
-  std::vector<std::byte> bytes(record, record + record_layout(*store.format, store.head_dim).record_bytes);
-  if (store.value_data != nullptr) {
-    const std::byte* values = store.value_record(page, head);
-    bytes.insert(bytes.end(), values, values + value_layout(*store.format, store.head_dim).record_bytes);
-  }
-  return bytes;
-}
 
 using Parameters = std::tuple<Target, int>;
 
@@ -89,21 +44,6 @@ std::string name_of(const testing::TestParamInfo<Parameters>& info) {
   return std::string(target_name(std::get<0>(info.param))) + "_d" + std::to_string(std::get<1>(info.param));
 }
 
-struct Tolerance {
-  double record;  // how much more of one page a record may miss than the reference's, relative
-  double mean;    // the same for the mean over records
-};
-
-/// Single precision knows the direction of rank r to an angle of about eps * energy_0 / (gap to the next energy), eps =
-/// 6e-8. Where the spectrum is wide (low-rank pages: gaps down to 1e-3 of the first energy; one outlier: 1e-6), a basis row
-/// may turn by up to 1e-4 or 0.1 inside the space of its neighbours. What the turned basis misses is another draw of the
-/// same quantisation noise: it scatters both ways for a record, and hardly moves the mean.
-Tolerance tolerance(Content content) {
-  if (content == Content::kOneOutlier) return {0.10, 0.04};
-  if (content == Content::kLowRank) return {0.04, 0.01};
-  return {1e-3, 1e-3};
-}
-
 void expect_as_good_as_reference(DType dtype, Layout layout, int block_tokens, Content content, const SummaryFormat& format,
                                  int head_dim, Target target) {
   SCOPED_TRACE(testing::Message() << format.name << " " << dtype_name(dtype) << " content " << static_cast<int>(content));
@@ -113,41 +53,8 @@ void expect_as_good_as_reference(DType dtype, Layout layout, int block_tokens, C
   const SummaryData got(format, head_dim, kHeads, keys.view(), &values.view(), target);
   EXPECT_EQ(got.report().records, kPages * kHeads);
   EXPECT_EQ(got.report().not_finite_records, 0);
-  const auto [record_tolerance, mean_tolerance] = tolerance(content);
-  double sums[2][2] = {};
-  for (int page = 0; page < kPages; ++page) {
-    for (int head = 0; head < kHeads; ++head) {
-      // The smallest bf16 steps and half a unit of float denormals allow this much on pages of denormals.
-      const double tiny = 1e-38 * std::sqrt(16.0 * head_dim);
-      const double want_keys = missed_keys(keys, want, page, head);
-      const double got_keys = missed_keys(keys, got, page, head);
-      EXPECT_LE(got_keys, want_keys * (1.0 + record_tolerance) + tiny) << "keys of page " << page << " head " << head;
-      const double want_values = missed_values(values, want, page, head);
-      const double got_values = missed_values(values, got, page, head);
-      EXPECT_LE(got_values, want_values * (1.0 + record_tolerance) + tiny) << "values of page " << page << " head " << head;
-      sums[0][0] += want_keys;
-      sums[0][1] += got_keys + tiny;
-      sums[1][0] += want_values;
-      sums[1][1] += got_values + tiny;
-
-      const DecodedSummary record = got.decoded(page, head);
-      EXPECT_FALSE(record.always_attend);
-      const double variance = got_keys * got_keys / (kPageTokens * head_dim);
-      // bf16 has 8 significant bits; float arithmetic on the way adds far less, and the squares of denormals vanish.
-      EXPECT_NEAR(record.residual_variance, variance, variance * 0x1.02p-8 + tiny * tiny);
-      const RecordLayout at = record_layout(format, head_dim);
-      const std::byte* got_record = got.store().record(page, head);
-      const std::byte* want_record = want.store().record(page, head);
-      for (int dim = 0; dim < head_dim; ++dim) {
-        const int got_code = static_cast<std::int8_t>(got_record[at.mean_at + dim]);
-        const int want_code = static_cast<std::int8_t>(want_record[at.mean_at + dim]);
-        ASSERT_LE(std::abs(got_code - want_code), 1) << "mean of page " << page << " head " << head << " dim " << dim;
-      }
-      ASSERT_LE(std::abs(load_u16(got_record + at.mean_scale_at) - load_u16(want_record + at.mean_scale_at)), 1);
-    }
-  }
-  EXPECT_LE(sums[0][1], sums[0][0] * (1.0 + mean_tolerance) + 1e-30) << "keys, all records";
-  EXPECT_LE(sums[1][1], sums[1][0] * (1.0 + mean_tolerance) + 1e-30) << "values, all records";
+  // bf16 has 8 significant bits; float arithmetic on the way adds far less.
+  test::expect_as_good_as_reference(got.store(), want.store(), keys, values, kHeads, content, 0x1.02p-8);
 }
 
 TEST_P(SummarizeTest, MissesNoMoreThanTheReferenceWhateverThePagesHold) {
@@ -190,7 +97,7 @@ TEST_P(SummarizeTest, NullDirectionsCostNothingAndTieBreaksAreStable) {
       const SummaryData want(*format, head_dim(), kHeads, keys.view());
       const SummaryData got(*format, head_dim(), kHeads, keys.view(), nullptr, target());
       // Equal energies leave the basis free inside their space, so that only the noise of its quantisation is comparable.
-      EXPECT_LE(missed_keys(keys, got, 1, 1), 1.25 * missed_keys(keys, want, 1, 1) + 0.1);
+      EXPECT_LE(missed_keys(keys, got.store(), 1, 1), 1.25 * missed_keys(keys, want.store(), 1, 1) + 0.1);
       EXPECT_EQ(bytes_of(got.store(), 0, 0), bytes_of(got.store(), 3, 1));
       const DecodedSummary record = got.decoded(0, 0);
       for (int r = rank + 1; r < format->rank; ++r) {  // one more than `rank`: the rounding of the mean
@@ -213,8 +120,10 @@ TEST_P(SummarizeTest, DifferencesTooSmallToSquareStayFinite) {
       const SummaryData got(*format, head_dim(), kHeads, keys.view(), &keys.view(), target());
       // One rounding of a component near 1, for each of them.
       const double rounding = 6e-8 * std::sqrt(static_cast<double>(kPageTokens * head_dim()));
-      EXPECT_LE(missed_keys(keys, got, 1, 0), missed_keys(keys, want, 1, 0) + rounding) << format->name << " " << size;
-      EXPECT_LE(missed_values(keys, got, 1, 0), missed_values(keys, want, 1, 0) + rounding) << format->name << " " << size;
+      EXPECT_LE(missed_keys(keys, got.store(), 1, 0), missed_keys(keys, want.store(), 1, 0) + rounding)
+          << format->name << " " << size;
+      EXPECT_LE(missed_values(keys, got.store(), 1, 0), missed_values(keys, want.store(), 1, 0) + rounding)
+          << format->name << " " << size;
     }
   }
 }
