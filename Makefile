@@ -1,13 +1,14 @@
 # Shortcuts; CMake does the work. Every target first installs what is missing (tools/setup.sh).
 #   make demo [DOC=path]   a real model reads a document, once with stock attention and once with LOCKS
 #   make test              builds and runs all tests
+#   make test-vllm         runs the tests inside vLLM's real engine, in an environment of its own (.venv-vllm, 4 GB and more)
 #   make bench             measures the stages and whole steps; writes out/bench.json
 #   make format            formats the C++ sources
-#   make clean             removes what was built and measured; .venv stays
+#   make clean             removes what was built and measured; .venv and .venv-vllm stay
 
 BUILD := build/release
 
-.PHONY: demo test bench format clean setup build library
+.PHONY: demo test test-vllm bench format clean setup build library
 .DEFAULT_GOAL := test
 
 setup:
@@ -28,6 +29,10 @@ demo: library
 
 test: build
 	@.venv/bin/python tests/run $(BUILD) --python
+
+test-vllm: setup $(BUILD)/build.ninja
+	@cmake --build $(BUILD) --target locks_python
+	@.venv/bin/python tests/vllm/run $(BUILD)
 
 bench: library
 	@mkdir -p out

@@ -25,13 +25,15 @@ def with_selected(tokens, **settings):
 
 PLAIN = {"part_tokens": 16, "completion": 0}  # whole pages, nothing completed
 RIVALS = ("quest", "unique", "compkv", "rocketkv", "shadowkv", "recency", "random")
+LEAVE_LAYERS_DENSE = ("quest", "unique")
 KNOW_EVERY_KEY = ("oracle", "two_bit", "shared_basis")
 READ_AGAIN_TOKENS = 64
 MODEL_ROPE_BASE = 100000  # of SmolLM2
 
 
 def selector_runs(budget):
-    """LOCKS, the rivals and the best possible choices, all attending `budget` tokens."""
+    """LOCKS, the rivals and the best possible choices at one budget, by each method's own rule of what it counts; those
+    that leave layers dense at that rule, and with all layers sparse."""
     runs = {
         "locks": {},
         "locks, parts, no completion": {"completion": 0},
@@ -40,7 +42,8 @@ def selector_runs(budget):
         "oracle, whole pages": {"selector": "oracle"},
         **{rival: {"selector": rival} for rival in RIVALS},
     }
-    runs["shadowkv"]["rope_base"] = MODEL_ROPE_BASE
+    runs["shadowkv"] |= {"rope_base": MODEL_ROPE_BASE, "rope_pairs": "interleaved"}
+    runs |= {f"{name}, all layers": {"selector": name, "dense_layers": 0} for name in LEAVE_LAYERS_DENSE}
     return {name: {"budget_tokens": budget, **settings} for name, settings in runs.items()}
 
 
@@ -129,10 +132,15 @@ def main(arguments=None):
         print(
             f"{name:42} {kl.mean():9.4f} {kl.max():9.4f} {same:10.1%} "
             f"{counted['attended_tokens']:9.0f} {share_of_bytes(counted):7.1%} "
-            f"{counted['coverage'] or float('nan'):9.3f}",
+            f"{coverage(settings, counted):9.3f}",
             flush=True,
         )
     return 0
+
+
+def coverage(settings, counted):
+    """As estimated; nan for selectors that estimate none."""
+    return counted["coverage"] if settings.get("selector", "locks") in ("locks", *KNOW_EVERY_KEY) else float("nan")
 
 
 def share_of_bytes(counted):

@@ -152,6 +152,25 @@ TEST_F(RocketKvAtWork, KeepsWhatThePromptsEndLooksAtAndScoresTheRestByChannels) 
   }
 }
 
+TEST_F(RocketKvAtWork, QueriesOfAnEarlierTurnJudgeNoLaterOne) {
+  SelectorConfig config = config_of("rocketkv", kBudget);
+  const View1 first_turn(data, 0, 50);
+  const View1 end(data, 0, kTokens);
+  const auto two_turns = make_selector(config, data.geometry);
+  const auto one_turn = make_selector(config, data.geometry);
+  // Short enough to be kept whole; its last queries are of no use to the next turn, which is shorter than the window.
+  two_turns->read_prompt(first_turn.sequence, 0, contiguous(prompt_queries.data(), 30, 3, 64));
+  two_turns->append(first_turn.sequence, 0);
+  EXPECT_TRUE(one_turn->lacks_prompt());
+  for (Selector* const selector : {two_turns.get(), one_turn.get()}) {
+    selector->read_prompt(end.sequence, 0, contiguous(prompt_queries.data() + 30 * 3 * 64, 10, 3, 64));
+    EXPECT_FALSE(selector->lacks_prompt());
+    selector->append(end.sequence, 0);
+  }
+  const auto queries = queries_of(data, 0, 0);
+  EXPECT_EQ(two_turns->select(end.sequence, 0, queries).lists, one_turn->select(end.sequence, 0, queries).lists);
+}
+
 TEST_F(RocketKvAtWork, WhatWasEvictedStaysGoneButForTheMultiTurnVariant) {
   const View1 end(data, 0, kTokens);
   for (const bool multi_turn : {false, true}) {

@@ -403,6 +403,18 @@ TEST_P(AnySelector, ABudgetForEverythingIsDenseAttention) {
   }
 }
 
+TEST_P(AnySelector, ChoosesEverythingIfTheBudgetHasRoomForIt) {
+  const StepData data({.lengths = {333}});
+  const View1 view(data, 0, 333);
+  const auto selector = make_selector(config_of(GetParam(), 4096), data.geometry);
+  selector->begin_step(view.sequence);
+  selector->append(view.sequence, 1);
+  const Selection got = selector->select(view.sequence, 1, queries_of(data, 0, 1));
+  for (const SelectedList& list : got.lists) {
+    EXPECT_EQ(static_cast<std::int64_t>(tokens_in(list).size()) + got.stand_in_tokens, 333);
+  }
+}
+
 TEST_P(AnySelector, ShortContextsAreAttendedWhole) {
   const StepData data({.kv_heads = 1, .group = 2, .dtype = DType::kF32, .lengths = {999, 1000}});
   const StepResult got = run_selectors(config_of(GetParam(), 128), data, 1, 1000);

@@ -1,6 +1,7 @@
 // ShadowKV against its formulas: the rotary embedding and the factorisation by keys that have the rank, the landmarks and
 // outliers by the index sets.
 #include <array>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -182,6 +183,15 @@ TEST_F(ShadowKvTest, TakesTheChunksWhoseLandmarksAnyQueryHeadLooksAt) {
       EXPECT_NEAR(std::log(static_cast<double>(state[1])) + static_cast<double>(state[0]), std::log(total), 0.02);
       for (std::size_t dim = 0; dim < 64; ++dim) EXPECT_NEAR(state[2 + dim] / state[1], sum[dim] / total, 0.02);
     }
+  }
+}
+
+TEST_F(ShadowKvTest, AKeyThatIsNotFiniteSpoilsNoOtherHead) {
+  data.keys.set_value(data.table.table.page(0, 3), 2, 0, 7, std::numeric_limits<float>::quiet_NaN());
+  const Selection got = select(160, 12, 6, 1, rope());
+  for (const std::vector<float>& state : got.stand_in) {
+    EXPECT_GT(state[1], 0.0F);
+    EXPECT_TRUE(std::ranges::all_of(state, [](float number) { return std::isfinite(number); }));
   }
 }
 

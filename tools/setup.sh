@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the project needs and the machine lacks: the Debian packages of packages-debian.txt, and the Python
-# packages of requirements*.txt in .venv. Says nothing, and takes no time, if nothing is missing.
+# packages of requirements.txt and requirements-model.txt in .venv. Says nothing, and takes no time, if nothing is missing.
 # LOCKS_PYTHON names the Python to make .venv with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -67,7 +67,7 @@ find_python() {
 
 install_python_packages() {
   local stamp python
-  stamp=".venv/.installed-$(cat requirements*.txt | sha256sum | cut -c 1-16)"
+  stamp=".venv/.installed-$(cat requirements.txt requirements-model.txt | sha256sum | cut -c 1-16)"
   if [ -e "$stamp" ] && is_new_enough .venv/bin/python; then return; fi
   python=$(find_python)
   say "installing Python packages into .venv ($("$python" --version))"

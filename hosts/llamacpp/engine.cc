@@ -4,7 +4,6 @@
 #include <chrono>
 #include <exception>
 #include <limits>
-#include <new>
 #include <string>
 
 #include "exact.h"
@@ -236,7 +235,13 @@ void Engine::prepare_rival() {
   selectors_.clear();
   for (const RowRun& run : plan.runs) {
     if (!run.decode) continue;
-    selectors_.insert(selectors_.end(), static_cast<std::size_t>(run.num_rows), &rival_of(run.sequence));
+    Selector& selector = rival_of(run.sequence);
+    if (selector.lacks_prompt()) {
+      reporter().say_once(Notice::kPromptUnseen, "the selector " + settings_.selector +
+                                                     " has not seen the prompt of a sequence (restored, shifted, shared, or "
+                                                     "with tokens taken back) and keeps all of it");
+    }
+    selectors_.insert(selectors_.end(), static_cast<std::size_t>(run.num_rows), &selector);
   }
   job_.rival = &job_.layer->selector_step(*settings_.rival, settings_.decode.min_context_tokens);
 }
@@ -292,7 +297,7 @@ void Engine::compute(Team team) {
     team.sync();
     if (!decode(team)) {
       if (team.index == 0) {
-        reporter().say_once(Notice::kCallFailed, "attended exactly, without pages: out of memory");
+        reporter().say_once(Notice::kCallFailed, "attended exactly, without pages: a selector failed");
         job_.exact = true;
       }
       attend_exactly(job_.node, team);
@@ -325,7 +330,7 @@ void Engine::show_prompts(Team team) noexcept {
         prompt_selectors_[i]->read_prompt(
             sequence, kv_head,
             {args.queries.at(0, kv_head * group), {args.queries.shape[0], group, geometry.head_dim}, args.queries.stride});
-      } catch (const std::bad_alloc&) {
+      } catch (...) {
         prompt_unseen_ = true;
       }
     }

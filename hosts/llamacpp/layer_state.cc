@@ -68,7 +68,9 @@ Selector& LayerState::selector(const SelectorConfig& config, int sequence, std::
   if (known_.empty()) known_.resize(PageMap::kMaxSequences);
   KnownSequence& known = known_[static_cast<std::size_t>(sequence)];
   if (known.selector == nullptr || known.identity != identity || known.epoch != epoch) {
-    known = {identity, epoch, make_selector(config, geometry_)};
+    SelectorConfig of_layer = config;
+    of_layer.seed += static_cast<std::uint64_t>(index_);  // a token that one layer skips is not lost to all
+    known = {identity, epoch, make_selector(of_layer, geometry_)};
   }
   return *known.selector;
 }

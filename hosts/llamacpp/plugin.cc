@@ -35,11 +35,13 @@ std::string describe(const Settings& settings) {
   if (settings.is_dense()) return "dense attention at every length";
   const std::string lengths =
       ", from " + std::to_string(settings.decode.min_context_tokens) + " tokens of context on" +
-      (settings.dense_layers > 0 ? ", the first " + std::to_string(settings.dense_layers) + " layers dense" : "") +
+      (settings.dense_layers > 0 ? ", dense layers: the first " + std::to_string(settings.dense_layers) : "") +
       (settings.prefill ? "" : ", prompts left to the host");
   if (settings.rival) {
-    return "selector " + settings.selector + ", " + std::to_string(settings.rival->budget_tokens) + " tokens attended" +
-           lengths;
+    const SelectorConfig& rival = *settings.rival;
+    return "selector " + settings.selector + ", a budget of " + std::to_string(rival.budget_tokens) + " tokens, parts of " +
+           std::to_string(rival.part_tokens) +
+           (rival.combine == GroupCombine::kPerQueryHead ? ", a list for each query head" : "") + lengths;
   }
   const SelectConfig& select = settings.decode.select;
   const std::string completion = std::to_string(static_cast<int>(select.completion_fraction * 100.0F + 0.5F));

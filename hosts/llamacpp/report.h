@@ -60,7 +60,7 @@ struct Counters {
 };
 
 /// Lines that are said at most once.
-enum class Notice { kCallFailed, kNodeChanged, kRefused, kStatus, kGpu, kEntryFailed };
+enum class Notice { kCallFailed, kNodeChanged, kRefused, kStatus, kGpu, kEntryFailed, kPromptUnseen };
 
 class Reporter {
  public:

@@ -26,7 +26,8 @@ constexpr std::array kNames{
                 "locks, dense, oracle, random, recency, quest, unique, compkv, rocketkv, shadowkv, shared_basis or two_bit"},
     SettingName{"combine", "sum, max or per_query_head"},
     SettingName{"dense_layers", "a whole number from 0 to 1000000000"},
-    SettingName{"rope_base", "a whole number from 2 to 1000000000"},
+    SettingName{"rope_base", "a number above 1, up to 1e12"},
+    SettingName{"rope_dims", "a whole number from 2 to 256"},
     SettingName{"rope_pairs", "interleaved or halves"},
     SettingName{"prefill", "on or off"},
     SettingName{"stats", "the path of the file to write at exit"},
@@ -56,6 +57,14 @@ int whole_number(std::string_view value, int least, const std::string& origin, s
   int number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   const bool fits = error == std::errc() && end == value.data() + value.size() && number >= least && number <= kMost;
+  if (!fits) refuse(origin, value, expected);
+  return number;
+}
+
+double rope_base(std::string_view value, const std::string& origin, std::string_view expected) {
+  double number = 0.0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  const bool fits = error == std::errc() && end == value.data() + value.size() && number > 1.0 && number <= 1e12;
   if (!fits) refuse(origin, value, expected);
   return number;
 }
@@ -134,7 +143,8 @@ void apply_setting(Settings& settings, std::string_view key, std::string_view va
   }
   if (key == "combine") select.combine = combine_named(value, origin, expected);
   if (key == "dense_layers") settings.dense_layers = whole_number(value, 0, origin, expected);
-  if (key == "rope_base") settings.rope.base = whole_number(value, 2, origin, expected);
+  if (key == "rope_base") settings.rope.base = rope_base(value, origin, expected);
+  if (key == "rope_dims") settings.rope.dims = whole_number(value, 2, origin, expected);
   if (key == "rope_pairs") settings.rope.interleaved = one_of_two(value, "halves", "interleaved", origin, expected);
   if (key == "prefill") settings.prefill = one_of_two(value, "off", "on", origin, expected);
   if (key == "stats") settings.statistics_path = value;
@@ -163,12 +173,19 @@ void settle(Settings& settings) {
   if (given("part_tokens")) rival.part_tokens = select.part_tokens;
   if (given("combine")) rival.combine = select.combine;
   if (given("dense_layers")) rival.dense_layers = settings.dense_layers;
-  if (rival.id == SelectorId::kShadowKv && !given("rope_base")) {
-    throw std::invalid_argument(upper("selector") + " is shadowkv, which needs " + upper("rope_base") +
-                                ": the model's rope.freq_base");
+  if (rival.id == SelectorId::kShadowKv && !(given("rope_base") && given("rope_pairs"))) {
+    throw std::invalid_argument(upper("selector") + " is shadowkv, which needs the model's rotary embedding: " +
+                                upper("rope_base") + " and " + upper("rope_pairs"));
+  }
+  if (rival.id == SelectorId::kRocketKv && !settings.prefill) {
+    throw std::invalid_argument(upper("selector") + " is rocketkv, which must see prompts; " + upper("prefill") + " is off");
   }
   rival.rope = settings.rope;
-  check_selector_config(rival);
+  try {
+    check_selector_config(rival);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(upper("selector") + " is " + settings.selector + ": " + error.what());
+  }
   select.budget_tokens = rival.budget_tokens;  // whichever selects, shorter contexts are attended whole
   settings.dense_layers = rival.dense_layers;
   settings.rival = rival;

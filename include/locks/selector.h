@@ -53,10 +53,11 @@ struct SelectorConfig {
   int recent_tokens = 64;   // last tokens that are always attended, at least; compkv: its two last pages
   int part_tokens = kPageTokens;              // of those that know every key, and random: 1, 2, 4 or 8 select parts of pages
   GroupCombine combine = GroupCombine::kSum;  // of the query heads of a KV head, into one list; or a list each
-  int dense_layers = 0;                       // the first layers are attended whole
+  int dense_layers = 0;                       // a host leaves so many first layers dense
   float deviation_weight = 1.0F;              // unique: of a page's deviation against its mean
   int rank = 160;                             // shadowkv: of the keys' factorisation
   int outlier_chunks = 48;                    // shadowkv: attended exactly
+  int variance_groups = 4;                    // compkv: of the dimensions, each with a variance
   RopeConfig rope;                            // shadowkv; compkv: which dimensions are pairs
   int new_tokens = 128;                       // rocketkv: that are to come behind the prompt
   bool multi_turn = false;                    // rocketkv: a prompt is kept whole, and each turn works on a choice of its own
@@ -111,6 +112,8 @@ class Selector {
   /// The queries [rows, group_size, head_dim] of the last rows of a prompt, or of a piece of it, that the sequence now ends
   /// with. Methods that do not look at them do nothing.
   virtual void read_prompt(const Sequence& /*sequence*/, int /*kv_head*/, View<const float, 3> /*queries*/) {}
+  /// It chooses by the queries of a prompt, and has not been shown one.
+  [[nodiscard]] virtual bool lacks_prompt() const noexcept { return false; }
   /// Before append() and select(), by one thread, for what KV heads share.
   virtual void begin_step(const Sequence& /*sequence*/) {}
   /// Takes note of the tokens written since the last call. Fewer than then: the last ones were taken back. A token that
@@ -142,7 +145,7 @@ class SelectorStep {
 
   /// Called by every thread of the team with the same arguments, one step at a time; the inputs' summaries play no part.
   /// `selectors` has one entry for each request; null: attended whole. Requests that are rows of one sequence (drafted
-  /// tokens) may share theirs. False, to every thread, if there was no memory: nothing was written then.
+  /// tokens) may share theirs. False, to every thread, if a selector failed (no memory): nothing was written then.
   [[nodiscard]] bool run(const DecodeInputs& inputs, std::span<Selector* const> selectors, View<float, 3> out,
                          std::span<DecodeReport> reports, Team team, Target target);
 

@@ -1,4 +1,5 @@
 // Selectors that look at no key: what any other must beat.
+#include <algorithm>
 #include <cstdint>
 
 #include "selectors/support.h"
@@ -24,7 +25,7 @@ class Recency final : public Blind {
     const int sink = pages_for(config().sink_tokens) * kPageTokens;
     ListBuilder list;
     list.add(0, sink);
-    list.add(sequence.tokens - (config().budget_tokens - sink), sequence.tokens);
+    list.add(std::max(sink, sequence.tokens - (config().budget_tokens - sink)), sequence.tokens);
     Selection out;
     out.lists.push_back(list.take());
     return out;

@@ -4,24 +4,19 @@
 //     mass ~ tokens exp(z + v / 2), normalised for each query head;  s = sum over the query heads of mass v
 // A skipped page counts as `tokens` keys of logit z whose value is the mean value.
 #include <algorithm>
-#include <array>
 #include <cmath>
 
-#include "cpu/half.h"
 #include "selectors/support.h"
 
 namespace locks::selectors {
 namespace {
 
-constexpr int kGroups = 4;
 constexpr int kRecentPages = 2;  // always attended, the one being filled among them
 
-float rounded(double value) { return bf16_to_float(float_to_bf16(static_cast<float>(value))); }
-
 /// Groups are runs of pairs of dimensions that the rotary embedding turns together, from the fastest to the slowest.
-int group_of(int dim, int head_dim, bool interleaved) noexcept {
-  const int pair = interleaved ? dim / 2 : dim % (head_dim / 2);
-  return pair * kGroups / (head_dim / 2);
+std::size_t group_of(int dim, int head_dim, const SelectorConfig& config) noexcept {
+  const int pair = config.rope.interleaved ? dim / 2 : dim % (head_dim / 2);
+  return static_cast<std::size_t>(pair * config.variance_groups / (head_dim / 2));
 }
 
 class Compkv final : public Selector {
@@ -86,7 +81,7 @@ class Compkv final : public Selector {
   /// The mean values of skipped pages are read too: of all but the few that are attended.
   [[nodiscard]] std::int64_t score_bytes(const Sequence& sequence) const noexcept override { return held_bytes(sequence); }
   [[nodiscard]] std::int64_t held_bytes(const Sequence& sequence) const noexcept override {
-    return std::int64_t{sequence.num_pages()} * (2 * geometry().head_dim + kGroups) * 2;
+    return std::int64_t{sequence.num_pages()} * (2 * geometry().head_dim + config().variance_groups) * 2;
   }
 
  private:
@@ -94,47 +89,47 @@ class Compkv final : public Selector {
     int tokens = 0;
     std::vector<float> mean_key;
     std::vector<float> mean_value;
-    std::array<float, kGroups> variance{};
+    std::vector<float> variance;  // of a group's dimensions
   };
   struct Head {
     std::int32_t tokens = 0;
     std::vector<Page> pages;
   };
 
+  [[nodiscard]] std::size_t num_groups() const noexcept { return static_cast<std::size_t>(config().variance_groups); }
   [[nodiscard]] std::vector<float> mean(const std::vector<float>& rows, int tokens) const {
     const int head_dim = geometry().head_dim;
     std::vector<float> out(static_cast<std::size_t>(head_dim));
     for (int dim = 0; dim < head_dim; ++dim) {
       double sum = 0.0;
       for (int token = 0; token < tokens; ++token) sum += rows[static_cast<std::size_t>(token * head_dim + dim)];
-      out[static_cast<std::size_t>(dim)] = rounded(sum / tokens);
+      out[static_cast<std::size_t>(dim)] = rounded(static_cast<float>(sum / tokens));
     }
     return out;
   }
   void set_variance(const std::vector<float>& keys, Page& page) const {
     const int head_dim = geometry().head_dim;
-    std::array<double, kGroups> sums{};
+    std::vector<double> sums(num_groups());
     for (int dim = 0; dim < head_dim; ++dim) {
       for (int token = 0; token < page.tokens; ++token) {
         const double deviation = static_cast<double>(keys[static_cast<std::size_t>(token * head_dim + dim)]) -
                                  static_cast<double>(page.mean_key[static_cast<std::size_t>(dim)]);
-        sums[static_cast<std::size_t>(group_of(dim, head_dim, config().rope.interleaved))] += deviation * deviation;
+        sums[group_of(dim, head_dim, config())] += deviation * deviation;
       }
     }
-    std::array<int, kGroups> dims{};
-    for (int dim = 0; dim < head_dim; ++dim)
-      ++dims[static_cast<std::size_t>(group_of(dim, head_dim, config().rope.interleaved))];
-    for (std::size_t group = 0; group < kGroups; ++group) {
-      page.variance[group] = rounded(sums[group] / (dims[group] * page.tokens));
+    std::vector<int> dims(num_groups());
+    for (int dim = 0; dim < head_dim; ++dim) ++dims[group_of(dim, head_dim, config())];
+    page.variance.resize(num_groups());
+    for (std::size_t group = 0; group < num_groups(); ++group) {
+      page.variance[group] = rounded(static_cast<float>(sums[group] / (dims[group] * page.tokens)));
     }
   }
   [[nodiscard]] float logit_variance(const float* query, const Page& page) const {
     const int head_dim = geometry().head_dim;
-    std::array<float, kGroups> squares{};
-    for (int dim = 0; dim < head_dim; ++dim)
-      squares[static_cast<std::size_t>(group_of(dim, head_dim, config().rope.interleaved))] += query[dim] * query[dim];
+    std::vector<float> squares(num_groups());
+    for (int dim = 0; dim < head_dim; ++dim) squares[group_of(dim, head_dim, config())] += query[dim] * query[dim];
     float sum = 0.0F;
-    for (std::size_t group = 0; group < kGroups; ++group) sum += squares[group] * page.variance[group];
+    for (std::size_t group = 0; group < num_groups(); ++group) sum += squares[group] * page.variance[group];
     return geometry().softmax_scale * geometry().softmax_scale * sum;
   }
   [[nodiscard]] std::vector<float> completion(const std::vector<Page>& pages, const std::vector<bool>& skipped,

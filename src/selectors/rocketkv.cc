@@ -58,6 +58,8 @@ class RocketKv final : public Selector {
     head.evicted = false;
   }
 
+  [[nodiscard]] bool lacks_prompt() const noexcept override { return heads_[0].window.empty() && !heads_[0].evicted; }
+
   void append(const Sequence& sequence, int kv_head) override {
     Head& head = heads_[static_cast<std::size_t>(kv_head)];
     if (!head.evicted) evict(sequence, kv_head, head);
@@ -149,12 +151,10 @@ class RocketKv final : public Selector {
 
   /// A prompt that was not seen (a restored cache) is kept whole: there are no queries to judge it by.
   void evict(const Sequence& sequence, int kv_head, Head& head) {
-    head.evicted = true;
     if (head.window.empty()) head.prompt_tokens = std::max(0, sequence.tokens - 1);
     const int prompt = head.prompt_tokens;
     head.sizes = rocket_sizes(config().budget_tokens, prompt, config().new_tokens, geometry().head_dim);
-    std::vector<std::int32_t> left = std::move(head.tokens);  // of earlier turns
-    head.tokens.clear();
+    std::vector<std::int32_t> left = head.tokens;  // of earlier turns
     head.bounded = 0;
     if (config().multi_turn || left.empty()) {
       left.resize(static_cast<std::size_t>(prompt));
@@ -167,12 +167,17 @@ class RocketKv final : public Selector {
     const auto before = static_cast<std::int64_t>(left.size()) - window;
     if (head.window.empty() || static_cast<std::int64_t>(left.size()) <= keep || before <= 0) {
       head.tokens = std::move(left);
+      head.window.clear();
+      head.evicted = true;
       return;
     }
     const std::vector<float> worth = pooled(watched(sequence, kv_head, head, left), static_cast<std::size_t>(before));
-    for (const std::int32_t i : largest(worth, keep - window)) head.tokens.push_back(left[static_cast<std::size_t>(i)]);
-    head.tokens.insert(head.tokens.end(), left.end() - window, left.end());
+    std::vector<std::int32_t> kept;
+    for (const std::int32_t i : largest(worth, keep - window)) kept.push_back(left[static_cast<std::size_t>(i)]);
+    kept.insert(kept.end(), left.end() - window, left.end());
+    head.tokens = std::move(kept);
     head.window.clear();
+    head.evicted = true;
   }
 
   /// How much the window's queries look at each token, over all of them and all query heads.

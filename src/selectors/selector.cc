@@ -89,6 +89,8 @@ void check_selector_config(const SelectorConfig& config) {
           std::to_string(config.rope.base));
   require(config.rope.dims >= 0 && config.rope.dims % 2 == 0, "rope.dims", "an even number, or 0 for all",
           std::to_string(config.rope.dims));
+  require(config.variance_groups >= 1 && config.variance_groups <= 32, "variance_groups", "1 to 32",
+          std::to_string(config.variance_groups));
   require(config.new_tokens >= 0 && config.new_tokens <= kMost, "new_tokens", "0 to 1000000000",
           std::to_string(config.new_tokens));
   if (page_scores || config.id == SelectorId::kRocketKv || config.id == SelectorId::kShadowKv) {

@@ -9,7 +9,6 @@
 
 #include <Eigen/Eigenvalues>
 
-#include "cpu/half.h"
 #include "selectors/rotary.h"
 #include "selectors/support.h"
 
@@ -19,8 +18,6 @@ namespace {
 constexpr int kChunk = 8;
 constexpr int kTailChunks = 4;
 constexpr int kRowsAtOnce = 256;
-
-float rounded(float value) { return bf16_to_float(float_to_bf16(value)); }
 
 class ShadowKv final : public Selector {
  public:
@@ -121,7 +118,9 @@ class ShadowKv final : public Selector {
         load_rows(sequence, sequence.keys, kv_head, token, token + 1, head_dim, row.data());
         rotary_.turn(-token, row.data());
         for (int dim = 0; dim < head_dim; ++dim) {
-          keys(token - first, kv_head * head_dim + dim) = static_cast<double>(row[static_cast<std::size_t>(dim)]);
+          const float component = row[static_cast<std::size_t>(dim)];
+          // One key that is not finite must not spoil the factors of all.
+          keys(token - first, kv_head * head_dim + dim) = std::isfinite(component) ? static_cast<double>(component) : 0.0;
         }
       }
     }
@@ -191,13 +190,14 @@ class ShadowKv final : public Selector {
     }
     head.outliers = largest(unlike, config().outlier_chunks);
     head.chunks.clear();
-    head.landmarks.clear();
+    std::vector<float> landmarks;
     for (int chunk = 0; chunk < num_chunks_; ++chunk) {
       if (std::ranges::binary_search(head.outliers, chunk)) continue;
       head.chunks.push_back(chunk);
       const auto from = all.begin() + static_cast<std::ptrdiff_t>(chunk) * head_dim;
-      head.landmarks.insert(head.landmarks.end(), from, from + head_dim);
+      landmarks.insert(landmarks.end(), from, from + head_dim);
     }
+    head.landmarks = std::move(landmarks);
   }
 
   static void add_token(float logit, const std::vector<float>& value, std::vector<float>& state) {

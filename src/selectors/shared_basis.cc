@@ -1,18 +1,15 @@
-// Proposition 1's other side: one basis for all pages of a KV head, the eight directions in which the prompt's keys differ
+// Proposition 1's other side: one basis for all pages of a KV head, the eight directions in which keys differ
 // most from their page's mean. A page keeps its mean and coefficients, in bf16.
 #include <algorithm>
 
 #include <Eigen/Eigenvalues>
 
-#include "cpu/half.h"
 #include "selectors/key_masses.h"
 
 namespace locks::selectors {
 namespace {
 
 constexpr int kRank = 8;
-
-float rounded(float value) { return bf16_to_float(float_to_bf16(value)); }
 
 class SharedBasis final : public KeyMasses {
  public:
@@ -29,6 +26,10 @@ class SharedBasis final : public KeyMasses {
     known_ = true;
   }
 
+  [[nodiscard]] std::int64_t score_bytes(const Sequence& sequence) const noexcept override {
+    return KeyMasses::score_bytes(sequence) + std::int64_t{2} * kRank * geometry().head_dim;
+  }
+
  private:
   void find_basis(const Sequence& sequence, int kv_head) {
     const int head_dim = geometry().head_dim;
@@ -37,6 +38,7 @@ class SharedBasis final : public KeyMasses {
     for (int page = 0; page < sequence.tokens / kPageTokens; ++page) {
       load_rows(sequence, sequence.keys, kv_head, page * kPageTokens, (page + 1) * kPageTokens, head_dim, keys.data());
       Eigen::Map<Eigen::MatrixXf> columns(keys.data(), head_dim, kPageTokens);
+      if (!columns.allFinite()) continue;
       columns.colwise() -= columns.rowwise().mean().eval();
       gram.selfadjointView<Eigen::Lower>().rankUpdate(columns);
     }

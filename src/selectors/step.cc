@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <new>
 
 #include "locks/attend.h"
 #include "selectors/support.h"
@@ -68,8 +67,8 @@ void SelectorStep::select(const DecodeInputs& inputs, std::span<Selector* const>
                                      static_cast<std::size_t>(kv_head)];
   const Sequence sequence = sequence_of(inputs, request, pages_[static_cast<std::size_t>(request)]);
   Selector* const selector = selectors[static_cast<std::size_t>(request)];
-  if (selector != nullptr) selector->append(sequence, kv_head);
   if (!is_whole(inputs, selectors, request)) {
+    selector->append(sequence, kv_head);
     const int group = geometry_.group_size();
     const View<const float, 2> queries{inputs.queries.at(request, kv_head * group),
                                        {group, geometry_.head_dim},
@@ -110,7 +109,7 @@ bool SelectorStep::run(const DecodeInputs& inputs, std::span<Selector* const> se
   const auto guarded = [this](const auto& work) {
     try {
       if (!failed_) work();
-    } catch (const std::bad_alloc&) {
+    } catch (...) {
       failed_ = true;
     }
   };

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "cpu/half.h"
 #include "locks/selector.h"
 
 namespace locks::selectors {
@@ -17,6 +18,9 @@ inline constexpr float kNone = -std::numeric_limits<float>::infinity();
 /// Rows [first, last) of one KV head as floats, row after row.
 void load_rows(const Sequence& sequence, const PagedCache& cache, int kv_head, int first, int last, int head_dim,
                float* out);
+
+/// As bf16.
+[[nodiscard]] inline float rounded(float value) noexcept { return bf16_to_float(float_to_bf16(value)); }
 
 [[nodiscard]] float dot(const float* a, const float* b, int count) noexcept;
 

@@ -304,6 +304,26 @@ TEST_F(PluginTest, ASequenceRestoredIntoAnEmptyCacheIsTaken) {
   EXPECT_EQ(statistic("restored_pages"), 1401 / 16 * cache.spec().layers);
 }
 
+TEST_F(PluginTest, AShortSequenceRestoredAnewIsRightWhenItIsLong) {
+  // No mark shows that the keys changed: nothing may be known of a sequence that is still attended whole.
+  KvCache cache({});
+  read_prompt(cache, 100, 1);
+  {
+    Graph decode({&cache}, 1, 0, 1, 256);
+    decode.run({{100, cells(0, 101)}}, 5);
+  }
+  cache.fill(0, 101, 99);
+  for (std::int64_t first = 101; first < 1100; first += 111) {
+    Graph graph({&cache}, 111, 0, 1, (first + 111 + 255) / 256 * 256);
+    graph.run(causal_rows(first, first + 111), static_cast<std::uint64_t>(first));
+  }
+  KvCache before(cache.spec());
+  before.copy_from(cache);
+  Graph decode({&cache}, 1, 0, 1, 1280);
+  const std::vector<Row> rows{{1100, cells(0, 1101)}};
+  expect_as_on_a_new_cache(cache, before, decode.run(rows, 6), 1, 0, 1, 1280, rows, 6, "short, then long");
+}
+
 TEST_F(PluginTest, ARestoredStreamLeavesTheOthersAlone) {
   CacheSpec spec;
   spec.streams = 2;

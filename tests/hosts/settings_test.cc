@@ -87,9 +87,12 @@ TEST(SettingsTest, ARivalHasItsPublishedSettingsUnlessOthersAreGiven) {
 
 TEST(SettingsTest, ShadowKvNeedsTheModelsRotaryEmbedding) {
   EXPECT_EQ(refusal({"LOCKS_SELECTOR=shadowkv"}),
-            "LOCKS_SELECTOR is shadowkv, which needs LOCKS_ROPE_BASE: the model's rope.freq_base");
-  const Settings settings = read({"LOCKS_SELECTOR=shadowkv", "LOCKS_ROPE_BASE=100000", "LOCKS_ROPE_PAIRS=halves"});
-  EXPECT_EQ(settings.rival->rope.base, 100000.0);
+            "LOCKS_SELECTOR is shadowkv, which needs the model's rotary embedding: LOCKS_ROPE_BASE and LOCKS_ROPE_PAIRS");
+  EXPECT_NE(refusal({"LOCKS_SELECTOR=shadowkv", "LOCKS_ROPE_BASE=100000"}), "");
+  const Settings settings =
+      read({"LOCKS_SELECTOR=shadowkv", "LOCKS_ROPE_BASE=3580165449", "LOCKS_ROPE_PAIRS=halves", "LOCKS_ROPE_DIMS=32"});
+  EXPECT_EQ(settings.rival->rope.base, 3580165449.0);
+  EXPECT_EQ(settings.rival->rope.dims, 32);
   EXPECT_FALSE(settings.rival->rope.interleaved);
 }
 
@@ -98,7 +101,9 @@ TEST(SettingsTest, WhatARivalHasNoUseForIsRefused) {
             "LOCKS_FORMAT is for the selector locks; LOCKS_SELECTOR is quest");
   EXPECT_EQ(refusal({"LOCKS_COMPLETION=0", "LOCKS_SELECTOR=oracle"}),
             "LOCKS_COMPLETION is for the selector locks; LOCKS_SELECTOR is oracle");
-  EXPECT_NE(refusal({"LOCKS_SELECTOR=quest", "LOCKS_PART_TOKENS=4"}).find("part_tokens"), std::string::npos);
+  EXPECT_EQ(refusal({"LOCKS_SELECTOR=quest", "LOCKS_PART_TOKENS=4"}).find("LOCKS_SELECTOR is quest: part_tokens"), 0U);
+  EXPECT_EQ(refusal({"LOCKS_SELECTOR=rocketkv", "LOCKS_PREFILL=off"}),
+            "LOCKS_SELECTOR is rocketkv, which must see prompts; LOCKS_PREFILL is off");
 }
 
 TEST(SettingsTest, UnknownVariableIsRefusedWithTheKnownOnes) {
@@ -132,7 +137,9 @@ TEST(SettingsTest, WrongValuesAreRefusedByName) {
                                   "LOCKS_COMBINE=mean",
                                   "LOCKS_DENSE_LAYERS=-1",
                                   "LOCKS_ROPE_BASE=1",
-                                  "LOCKS_ROPE_PAIRS=some"}) {
+                                  "LOCKS_ROPE_PAIRS=some",
+                                  "LOCKS_ROPE_DIMS=0",
+                                  "LOCKS_ROPE_BASE=nan"}) {
     const std::string text = refusal({wrong});
     EXPECT_NE(text.find(wrong.substr(0, wrong.find('='))), std::string::npos) << wrong << ": " << text;
   }

@@ -1,0 +1,76 @@
+"""The settings of one engine: `additional_config["locks"]`, read and checked. Needs neither vLLM nor torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from locks_cpp.vllm.refusal import Refusal
+
+KEY = "locks"
+PRESETS = ("default", "paper")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    config: Any  # locks_cpp.Config
+    threads: int | None = None  # None: as many as vLLM's worker uses
+    log_interval_seconds: float = 60.0  # 0: only at the end
+    debug_check: bool = False  # compares every summary in use with a fresh one, at every step: slow
+
+
+def is_configured(additional_config: Any) -> bool:
+    return isinstance(additional_config, Mapping) and additional_config.get(KEY) is not None
+
+
+def parse(given: Any) -> Settings:
+    """Reads the value of `additional_config["locks"]`. Raises Refusal naming the setting, what came and what may be."""
+    import locks_cpp
+
+    if not isinstance(given, Mapping):
+        raise Refusal(f"additional_config['{KEY}'] is {given!r}; expected an object of settings, for example {{}}")
+    own = {field.name: field for field in dataclasses.fields(Settings) if field.name != "config"}
+    library = {field.name: field for field in dataclasses.fields(locks_cpp.Config)}
+    known = ["preset", *library, *own]
+    unknown = [str(key) for key in given if key not in known]
+    if unknown:
+        raise Refusal(f"unknown setting {', '.join(sorted(unknown))}; the settings are {', '.join(known)}")
+
+    preset = given.get("preset", "default")
+    if preset not in PRESETS:
+        raise Refusal(f"preset is {preset!r}; expected {' or '.join(PRESETS)}")
+    base = locks_cpp.Config.paper() if preset == "paper" else locks_cpp.Config()
+    chosen = {name: _like(name, given[name], getattr(base, name)) for name in library if name in given}
+    try:
+        config = dataclasses.replace(base, **chosen)
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    threads = given.get("threads")
+    return Settings(
+        config=config,
+        threads=None if threads is None else _at_least("threads", _like("threads", threads, 1), 1),
+        log_interval_seconds=_at_least(
+            "log_interval_seconds", _like("log_interval_seconds", given.get("log_interval_seconds", 60.0), 60.0), 0
+        ),
+        debug_check=_like("debug_check", given.get("debug_check", False), False),
+    )
+
+
+def _like(name: str, value: Any, example: Any) -> Any:
+    """The value, if it is of the example's type; a whole number may stand for a float, and nothing else for another."""
+    wanted = type(example)
+    if isinstance(value, bool) != (wanted is bool):
+        fits = False
+    else:
+        fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
+    if not fits:
+        words = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
+        raise Refusal(f"{name} is {value!r}; expected {words.get(wanted, wanted.__name__)}")
+    return wanted(value)
+
+
+def _at_least(name: str, value: Any, least: int) -> Any:
+    if not value >= least:
+        raise Refusal(f"{name} is {value}; expected at least {least}")
+    return value
