@@ -18,9 +18,11 @@ def tree(tmp_path):
     shutil.copy(ROOT / "tools" / "setup.sh", tmp_path / "tools")
     (tmp_path / "packages-debian.txt").write_text("# what is needed\nnot-there-yet\nextra optional\n")
     (tmp_path / "requirements.txt").write_text("")
+    (tmp_path / "requirements-model.txt").write_text("")
+    (tmp_path / "requirements-vllm.txt").write_text("of another environment")
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "python").symlink_to(shutil.which("python3"))
-    stamp = subprocess.run("cat requirements*.txt | sha256sum | cut -c 1-16", shell=True, cwd=tmp_path, capture_output=True, text=True)
+    stamp = subprocess.run("cat requirements.txt requirements-model.txt | sha256sum | cut -c 1-16", shell=True, cwd=tmp_path, capture_output=True, text=True)
     (tmp_path / ".venv" / f".installed-{stamp.stdout.strip()}").touch()
     (tmp_path / "stand-ins").mkdir()
     return tmp_path
