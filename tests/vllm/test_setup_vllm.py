@@ -80,7 +80,7 @@ def test_a_python_that_vllm_does_not_have_is_no_failure(tree):
 
 def test_a_full_disk_is_said_before_anything_is_fetched(tree):
     run = setup(tree, FREE_KB="3000000")
-    assert run.returncode == 1 and not (tree / "asked").exists()
+    assert run.returncode == 77 and not (tree / "asked").exists()
     assert "need 9 GB" in run.stderr and "2 GB are free" in run.stderr
 
 
