@@ -67,7 +67,6 @@ struct SelectorConfig {
 struct SelectorInfo {
   SelectorId id;
   std::string_view name;
-  std::string_view what;
 };
 [[nodiscard]] std::span<const SelectorInfo> selector_infos() noexcept;
 /// The settings that the method was published with. Throws std::invalid_argument with the list of names.

@@ -12,17 +12,16 @@ namespace locks {
 namespace {
 
 constexpr std::array kInfos{
-    SelectorInfo{SelectorId::kOracle, "oracle", "the true attention masses: the best choice there is"},
-    SelectorInfo{SelectorId::kRandom, "random", "sink and recent tokens, and others at random"},
-    SelectorInfo{SelectorId::kRecency, "recency", "sink and recent tokens alone"},
-    SelectorInfo{SelectorId::kQuest, "quest", "largest and smallest keys of a page bound its logits"},
-    SelectorInfo{SelectorId::kUnique, "unique", "mean and deviation of a page's keys"},
-    SelectorInfo{SelectorId::kCompkv, "compkv", "mean and grouped variances; mean values stand in for what is skipped"},
-    SelectorInfo{SelectorId::kRocketKv, "rocketkv",
-                 "tokens evicted behind the prompt, then single ones by channels of bounds"},
-    SelectorInfo{SelectorId::kShadowKv, "shadowkv", "chunks by landmarks, with keys of a low-rank factorisation"},
-    SelectorInfo{SelectorId::kSharedBasis, "shared_basis", "one basis for all pages, instead of each page's own"},
-    SelectorInfo{SelectorId::kTwoBit, "two_bit", "the rotated keys in two bits a component"},
+    SelectorInfo{SelectorId::kOracle, "oracle"},
+    SelectorInfo{SelectorId::kRandom, "random"},
+    SelectorInfo{SelectorId::kRecency, "recency"},
+    SelectorInfo{SelectorId::kQuest, "quest"},
+    SelectorInfo{SelectorId::kUnique, "unique"},
+    SelectorInfo{SelectorId::kCompkv, "compkv"},
+    SelectorInfo{SelectorId::kRocketKv, "rocketkv"},
+    SelectorInfo{SelectorId::kShadowKv, "shadowkv"},
+    SelectorInfo{SelectorId::kSharedBasis, "shared_basis"},
+    SelectorInfo{SelectorId::kTwoBit, "two_bit"},
 };
 
 void require(bool fits, std::string_view setting, const std::string& expected, const std::string& got) {

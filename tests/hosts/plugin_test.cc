@@ -217,6 +217,20 @@ TEST_F(PluginTest, LongContextsAreAttendedSparsely) {
             0.5 * statistic("dense_bytes"));
 }
 
+TEST_F(PluginTest, TheFirstLayersMayBeDense) {
+  const char* const dense_layers = std::getenv("LOCKS_DENSE_LAYERS");
+  if (dense_layers == nullptr || std::string(dense_layers) != "1") GTEST_SKIP() << "LOCKS_DENSE_LAYERS is not 1";
+  KvCache cache({});
+  read_prompt(cache, 1500, 1);
+  Graph decode({&cache}, 1, 0, 1, 1536);
+  const std::vector<Row> rows{{1500, cells(0, 1501)}};
+  const auto got = decode.run(rows, 5);
+  const auto expected = decode.reference(rows);
+  EXPECT_LT(relative_error({got[0]}, std::vector<std::vector<double>>{expected[0]}), kExact);
+  EXPECT_GT(relative_error({got[1]}, std::vector<std::vector<double>>{expected[1]}), 1e-3) << "this was not sparse";
+  EXPECT_EQ(statistic("sparse_requests"), 1);
+}
+
 TEST_F(PluginTest, TokensWrittenAnewAreSummarizedAnew) {
   KvCache cache({});
   read_prompt(cache, 1500, 1);

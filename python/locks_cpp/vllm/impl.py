@@ -13,7 +13,7 @@ from locks_cpp.vllm import compat
 from locks_cpp.vllm.builder import StepMetadata
 from locks_cpp.vllm.check import check_summaries
 from locks_cpp.vllm.engine import engine_for
-from locks_cpp.vllm.pages import StepRows, completed_pages, written_slots
+from locks_cpp.vllm.pages import PAGE_TOKENS, StepRows, completed_pages, written_slots
 from locks_cpp.vllm.refusal import HEAD_DIMS, refuse_layer
 from locks_cpp.vllm.store import SummaryStore
 
@@ -60,7 +60,7 @@ class CpuImpl(AttentionImpl):
         dtype = compat.cache_dtype(kv_cache_dtype, vllm_config.model_config)
         self._store = SummaryStore(engine, head_size, self.num_kv_heads, dtype)
         self._store.register_in(vllm_config.compilation_config.static_forward_context)
-        engine.announce(self._store, 2 * 16 * self.num_kv_heads * head_size * dtype.itemsize)
+        engine.announce(self._store, 2 * PAGE_TOKENS * self.num_kv_heads * head_size * dtype.itemsize)
         self._views_of: torch.Tensor | None = None
         self._views: tuple[torch.Tensor, torch.Tensor]
 
@@ -71,7 +71,7 @@ class CpuImpl(AttentionImpl):
         if slots.size == 0:  # a profiling run
             return
         keys, values = self._key_value_views(kv_cache)
-        pages, offsets = (torch.from_numpy(part) for part in np.divmod(slots, 16))
+        pages, offsets = (torch.from_numpy(part) for part in np.divmod(slots, PAGE_TOKENS))
         for cached, new in ((keys, key), (values, value)):
             new = new[: slot_mapping.shape[0]] if rows is None else new[torch.from_numpy(rows)]
             cached[pages, offsets] = new.to(cached.dtype)

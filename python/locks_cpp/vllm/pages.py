@@ -53,11 +53,6 @@ class StepRows:
     decode_context: Int32s = field(default_factory=lambda: np.zeros(0, np.int32))  # [decode rows]
     prefills: list[PrefillRows] = field(default_factory=list)
 
-    @property
-    def decode_is_contiguous(self) -> bool:
-        rows = self.decode_rows
-        return rows.size > 0 and int(rows[-1] - rows[0]) == rows.size - 1
-
 
 def split_rows(
     row_starts: npt.NDArray[np.integer],
