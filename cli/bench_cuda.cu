@@ -30,8 +30,10 @@ class Layer {
         contexts_(std::vector<std::int32_t>(static_cast<std::size_t>(requests), context_tokens)),
         queries_(static_cast<std::size_t>(requests) * geometry.query_heads * geometry.head_dim),
         out_(static_cast<std::size_t>(requests) * geometry.query_heads * geometry.head_dim) {
+    const auto token_pairs = static_cast<std::size_t>(geometry.kv_heads) * geometry.head_dim / 2;
     for (const Array<std::byte>* rows : {&keys_, &values_}) {
-      fill_rows<<<1024, 256>>>(reinterpret_cast<std::uint32_t*>(rows->data()), rows->span().size() / 4, 1);
+      fill_rows<<<1024, 256>>>(reinterpret_cast<__nv_bfloat162*>(rows->data()), rows->span().size() / 4, token_pairs,
+                               rows == &keys_ ? 1 : 2);
     }
     std::vector<float> queries(queries_.span().size());
     std::mt19937 random(3);
@@ -39,13 +41,8 @@ class Layer {
     for (float& value : queries) value = normal(random);
     check(cudaMemcpy(queries_.data(), queries.data(), queries.size() * sizeof(float), cudaMemcpyHostToDevice));
     store_ = cuda::make_store(format, geometry.head_dim, geometry.kv_heads, num_pages_, true, records_.data());
-    const RecordLayout at = record_layout(format, geometry.head_dim);
-    const int scales_at = format.basis_has_scales ? at.basis_scales_at : at.coefficient_scales_at;
-    fill_records<<<4096, 128>>>(store_.data, num_pages_ * geometry.kv_heads, store_.head_stride, scales_at, at.format_at,
-                                static_cast<std::uint8_t>(format.id), at.format_at);
-    const ValueLayout value_at = value_layout(format, geometry.head_dim);
-    fill_records<<<4096, 128>>>(store_.value_data, num_pages_ * geometry.kv_heads, store_.value_head_stride,
-                                value_at.slope_scales_at, value_at.record_bytes, 0, -1);
+    const PagedCache values = cache(values_);
+    cuda::summarize({geometry.head_dim, geometry.kv_heads, cache(keys_), &values, tables_.span(), store_}, nullptr, nullptr);
     check(cudaDeviceSynchronize());
   }
 

@@ -1,6 +1,7 @@
-// Device memory with random but valid contents, and times of CUDA graphs.
+// Device memory with random contents, and times of CUDA graphs.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -48,29 +49,19 @@ __device__ inline std::uint32_t mix(std::uint64_t x) {
   return static_cast<std::uint32_t>(x ^ (x >> 31));
 }
 
-/// bf16 numbers between -1 and 1.
-__global__ void fill_rows(std::uint32_t* pairs, std::size_t count, std::uint64_t seed) {
+/// A number of variance 1.
+__device__ inline float uniform(std::uint32_t bits) { return 3.4641016F * (static_cast<float>(bits) * 0x1p-32F - 0.5F); }
+
+/// bf16 rows in pages of 16 tokens, `token_pairs` pairs of numbers each: what the tokens of a page share, 1.5 times, and
+/// what they do not. Pages then differ in their logits as those of a text do.
+__global__ void fill_rows(__nv_bfloat162* pairs, std::size_t count, std::size_t token_pairs, std::uint64_t seed) {
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
        i += std::size_t{gridDim.x} * blockDim.x) {
-    const std::uint32_t random = mix(i + seed * 0x9E3779B97F4A7C15ULL);
-    // Exponents 2^-4 to 2^-1: 0x3D80 to 0x3F7F.
-    const auto number = [](std::uint32_t bits) { return (bits & 0x8000U) | (0x3D80U + (bits & 0x1FFU) % 0x200U); };
-    pairs[i] = number(random & 0xFFFFU) | number(random >> 16) << 16;
-  }
-}
-
-/// Records of random codes. A scale of 2^-6 keeps log-masses moderate.
-__global__ void fill_records(std::byte* data, std::int64_t records, std::int64_t stride, int code_bytes, int scales_end,
-                             std::uint8_t format, int format_at) {
-  for (std::int64_t i = blockIdx.x; i < records; i += gridDim.x) {
-    std::byte* const record = data + i * stride;
-    for (int at = static_cast<int>(threadIdx.x); at < stride; at += static_cast<int>(blockDim.x)) {
-      std::uint8_t byte = 0;
-      if (at < code_bytes) byte = static_cast<std::uint8_t>(mix(static_cast<std::uint64_t>(i) * 4096 + at));
-      if (at >= code_bytes && at < scales_end) byte = (at - code_bytes) % 2 == 0 ? 0x80 : 0x3C;  // bf16 2^-6
-      if (at == format_at) byte = format;
-      record[at] = std::byte{byte};
-    }
+    const std::size_t shared = i / (16 * token_pairs) * token_pairs + i % token_pairs;
+    const auto number = [&](std::uint64_t half) {
+      return 1.5F * uniform(mix((2 * shared + half) ^ (seed << 48))) + uniform(mix((2 * i + half) ^ (seed + 1) << 48));
+    };
+    pairs[i] = __floats2bfloat162_rn(number(0), number(1));
   }
 }
 

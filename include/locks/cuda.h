@@ -93,6 +93,8 @@ struct SelectArgs {
   View<std::int32_t, 2> num_candidates;  // out: [requests, lists]
   View<SelectedPage, 3> selected;        // out: [requests, lists, capacity]
   View<std::int32_t, 2> num_selected;    // out
+  View<std::int32_t, 2> num_attended;    // out, if given: num_selected and `always_entries`
+  int always_entries = 0;                // of what is always attended, in front of `selected` in the caller's memory
   View<SelectedPage, 3> completed;       // out; a capacity of 0 if nothing is completed
   View<std::int32_t, 2> num_completed;   // out
   View<float, 2> skipped_log_mass;       // out: [requests, query_heads]
@@ -101,11 +103,6 @@ struct SelectArgs {
 };
 [[nodiscard]] std::size_t select_workspace_bytes(const SelectConfig& config, const Geometry& geometry, int num_requests,
                                                  int num_lists, int max_context_tokens) noexcept;
-/// What is attended whatever the scores say: lists [requests, capacity] and their lengths; and the number of tokens whose
-/// pages are to be scored.
-void list_always(const SelectConfig& config, int min_context_tokens, std::span<const std::int32_t> context_tokens,
-                 View<SelectedPage, 2> lists, std::span<std::int32_t> num_entries, std::span<std::int32_t> scored_tokens,
-                 Stream stream);
 /// Step 1: the candidates.
 void select_pages(const SelectArgs& args, Stream stream);
 /// Steps 2 to 4: the selection, what is skipped, and the pages that stand in for it.

@@ -4,9 +4,12 @@
 
 #include "cpu/check.h"
 #include "cpu/cutter.h"
+#include "decode/always_cuda.h"
 #include "decode/buffers.h"
 #include "decode/report_cuda.h"
 #include "locks/cuda.h"
+#include "score/score_launch.h"
+#include "select/select_launch.h"
 
 namespace locks::cuda {
 namespace {
@@ -17,13 +20,13 @@ struct Buffers {
   std::span<std::byte> attend_workspace;
   std::span<std::byte> select_workspace;
   std::span<std::byte> completion_workspace;
-  View<SelectedPage, 2> always_lists;
-  std::span<std::int32_t> num_always;
-  std::span<std::int32_t> scored_tokens;
   View<float, 3> log_mass;
   View<std::int32_t, 3> candidates;
   View<std::int32_t, 2> num_candidates;
   View<float, 5> logits;
+  int always_entries = 0;          // in front of the selection
+  View<SelectedPage, 3> attended;  // both
+  View<std::int32_t, 2> num_attended;
   View<SelectedPage, 3> selected;
   View<std::int32_t, 2> num_selected;
   View<SelectedPage, 3> completed;
@@ -59,15 +62,21 @@ Buffers cut(const DecodePlan& plan, std::byte* memory) noexcept {
     const bool parts = select.part_tokens < kPageTokens;
     out.select_workspace = take_bytes(select_workspace_bytes(select, geometry, requests, lists, context));
     out.completion_workspace = take_bytes(completion_workspace_bytes(geometry, requests, lists));
-    out.always_lists = cutter.take_view<SelectedPage>(requests, whole / kPageTokens + 1);
-    out.num_always = {cutter.take<std::int32_t>(requests), static_cast<std::size_t>(requests)};
-    out.scored_tokens = {cutter.take<std::int32_t>(requests), static_cast<std::size_t>(requests)};
-    out.log_mass = cutter.take_view<float>(requests, geometry.query_heads, pages);
+    // Rows in which the first selectable page is aligned to 64 bytes: the selection reads 16 pages at once.
+    constexpr int kRow = 16;
+    out.log_mass = cutter.take_view<float>(requests, geometry.query_heads, (pages + 2 * kRow - 1) / kRow * kRow);
+    out.log_mass.data += (kRow - pages_for(select.sink_tokens) % kRow) % kRow;
+    out.log_mass.shape[2] = pages;
     out.candidates = cutter.take_view<std::int32_t>(requests, lists, limits.candidate_pages);
     out.num_candidates = cutter.take_view<std::int32_t>(requests, lists);
     out.logits = cutter.take_view<float>(requests, lists, parts ? limits.candidate_pages : 0, geometry.query_heads / lists,
                                          kPageTokens);
-    out.selected = cutter.take_view<SelectedPage>(requests, lists, limits.candidate_pages);
+    out.always_entries = whole / kPageTokens + 1;
+    out.attended = cutter.take_view<SelectedPage>(requests, lists, out.always_entries + limits.candidate_pages);
+    out.selected = out.attended;
+    out.selected.data += out.always_entries;
+    out.selected.shape[2] = limits.candidate_pages;
+    out.num_attended = cutter.take_view<std::int32_t>(requests, lists);
     out.num_selected = cutter.take_view<std::int32_t>(requests, lists);
     out.completed = cutter.take_view<SelectedPage>(requests, lists, limits.completed_pages);
     out.num_completed = cutter.take_view<std::int32_t>(requests, lists);
@@ -119,38 +128,33 @@ class Step {
 
   void attend_whole() const { attend(attend_args(plan_.geometry().kv_heads, {}, {}), states(), false, stream_); }
 
-  void select_and_attend() const {
+  void select_and_attend(bool wants_coverage) const {
     const DecodeConfig& config = plan_.config();
     const auto requests = inputs_.table.context_tokens.size();
-    const std::int64_t kv_heads = plan_.geometry().kv_heads;
-    list_always(config.select, config.min_context_tokens, inputs_.table.context_tokens, buffers_.always_lists,
-                buffers_.num_always, buffers_.scored_tokens, stream_);
-    // All KV heads of a request share one list.
-    const View<SelectedPage, 2>& always = buffers_.always_lists;
-    attend(attend_args(
-               plan_.geometry().kv_heads,
-               {always.data, {static_cast<std::int64_t>(requests), kv_heads, always.shape[1]}, {always.stride[0], 0, 1}},
-               {buffers_.num_always.data(), {static_cast<std::int64_t>(requests), kv_heads}, {1, 0}}),
-           states(), false, stream_);
-    score({plan_.geometry(),
-           inputs_.queries,
-           inputs_.summaries,
-           scored_table(),
-           first_requests(buffers_.log_mass, requests),
-           {}},
-          stream_);
-    const SelectArgs select = select_args();
-    select_pages(select, stream_);
+    score_in_step({plan_.geometry(),
+                   inputs_.queries,
+                   inputs_.summaries,
+                   inputs_.table,
+                   first_requests(buffers_.log_mass, requests),
+                   {}},
+                  {config.select, config.min_context_tokens}, stream_);
+    launch_always({config.select, config.min_context_tokens, plan_.geometry(), inputs_.queries, inputs_.keys, inputs_.table,
+                   lists_, first_requests(buffers_.attended, requests), states()},
+                  stream_);
+    const select_kernels::Lists select = select_kernels::checked(select_args());
+    select_kernels::launch_pages(select, Start::kEarly, stream_);
     if (config.select.part_tokens < kPageTokens) {
-      score_tokens({plan_.geometry(), inputs_.queries, inputs_.summaries, scored_table(), lists_, select.candidates,
-                    select.num_candidates, first_requests(buffers_.logits, requests)},
-                   stream_);
+      score_tokens_in_step({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_,
+                            select.args.candidates, select.args.num_candidates, first_requests(buffers_.logits, requests)},
+                           stream_);
     }
-    select_tokens(select, stream_);
-    attend(attend_args(lists_, select.selected, select.num_selected), states(), true, stream_);
-    if (buffers_.completed.shape[2] > 0) {
-      complete({plan_.geometry(), inputs_.queries, inputs_.summaries, scored_table(), lists_, select.completed,
-                select.num_completed, select.skipped_log_mass, buffers_.completion_workspace},
+    const bool completes = buffers_.completed.shape[2] > 0;
+    select_kernels::launch_tokens(select, completes || wants_coverage, Start::kEarly, stream_);
+    attend(attend_args(lists_, first_requests(buffers_.attended, requests), first_requests(buffers_.num_attended, requests)),
+           states(), false, stream_);
+    if (completes) {
+      complete({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.args.completed,
+                select.args.num_completed, select.args.skipped_log_mass, buffers_.completion_workspace},
                states(), stream_);
     }
   }
@@ -179,12 +183,6 @@ class Step {
 
  private:
   [[nodiscard]] SoftmaxStates states() const { return first_requests(buffers_.states, inputs_.table.context_tokens.size()); }
-  /// Pages that are always attended are not scored, but for the sink.
-  [[nodiscard]] PageTable scored_table() const {
-    PageTable table = inputs_.table;
-    table.context_tokens = buffers_.scored_tokens.first(table.context_tokens.size());
-    return table;
-  }
   [[nodiscard]] AttendArgs attend_args(int num_lists, View<const SelectedPage, 3> selected,
                                        View<const std::int32_t, 2> num_selected) const {
     return {plan_.geometry(), inputs_.queries, inputs_.keys, inputs_.values,           inputs_.table,
@@ -204,6 +202,8 @@ class Step {
     args.num_candidates = first_requests(buffers_.num_candidates, requests);
     args.selected = first_requests(buffers_.selected, requests);
     args.num_selected = first_requests(buffers_.num_selected, requests);
+    args.num_attended = first_requests(buffers_.num_attended, requests);
+    args.always_entries = buffers_.always_entries;
     args.completed = first_requests(buffers_.completed, requests);
     args.num_completed = first_requests(buffers_.num_completed, requests);
     args.skipped_log_mass = first_requests(buffers_.skipped_log_mass, requests);
@@ -231,7 +231,7 @@ void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out,
   const Step step(plan, inputs, buffers, stream);
   const bool any_selects = selects(plan);
   if (any_selects) {
-    step.select_and_attend();
+    step.select_and_attend(!reports.empty());
   } else {
     step.attend_whole();
   }

@@ -2,7 +2,9 @@
 // the pages of all requests; its warps take eight pages at a time.
 #pragma once
 
+#include "cuda/chain.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/pages.cuh"
 #include "cuda/record.cuh"
 #include "score/score_launch.h"
@@ -174,8 +176,16 @@ __global__ void __launch_bounds__(32 * kWarps<kId, kTiles>, kUnits < 4 ? 2 : 1)
   std::byte* const stages = reinterpret_cast<std::byte*>(shared) + sizeof(queries) + warp * kStages * kStage;
   const Lane own(args.shape, lane);
 
+  let_next_start();
   const auto filled_pages = [&](int request) {
-    return request < args.requests ? min(max(args.context_tokens[request], 0) / kPageTokens, args.max_pages) : 0;
+    if (request >= args.requests) return 0;
+    const int tokens = max(args.context_tokens[request], 0);
+    int pages = tokens / kPageTokens;
+    if (args.in_step) {
+      const AlwaysAttended always = always_attended(args.pages.config, tokens, args.pages.min_context_tokens);
+      pages = always.everything ? 0 : always.first_recent_page;
+    }
+    return min(pages, args.max_pages);
   };
   const auto score_request = [&](int request, int filled, int first, int last) {
     const auto place_of_chunk = [&](int chunk) {
@@ -266,9 +276,10 @@ void launch_pages(const PageScores& args, Stream stream) {
   const int group = args.queries.query_heads / args.queries.kv_heads;
   const int columns = args.queries.kv_heads * ((group + kHeads - 1) / kHeads);
   const std::int64_t shares = page_shares(shape.resident, columns, args.requests, args.max_pages, shape.warps);
-  score_pages<kId, kUnits, kTiles>
-      <<<static_cast<unsigned>(shares * columns), 32 * shape.warps, shape.shared_bytes, stream>>>(args);
-  check_launch("score_pages");
+  launch_kernel<score_pages<kId, kUnits, kTiles>>(
+      {"score_pages", Start::kAfterPrevious, dim3(static_cast<unsigned>(shares * columns)), 32 * shape.warps,
+       static_cast<std::size_t>(shape.shared_bytes), stream},
+      args);
 }
 
 template <FormatId kId>

@@ -22,13 +22,10 @@ void launch(const SummaryFormat& format, const Args& args, Stream stream) {
   check::fail("summaries.format", "one of the library's formats", std::string(format.name));
 }
 
-}  // namespace
-
-void score(const ScoreArgs& args, Stream stream) {
+void score_pages(const ScoreArgs& args, score_kernels::PageScores scores, Stream stream) {
   check::geometry(args.geometry);
   const int requests = args.table.num_requests();
   if (requests == 0 || args.log_mass.shape[2] == 0 || args.summaries.num_pages == 0) return;
-  score_kernels::PageScores scores;
   scores.records = door::key_records(args.summaries, args.geometry);
   scores.shape = door::record_shape(*args.summaries.format, args.geometry.head_dim);
   scores.table = door::table(args.table);
@@ -43,12 +40,13 @@ void score(const ScoreArgs& args, Stream stream) {
   launch(*args.summaries.format, scores, stream);
 }
 
-void score_tokens(const TokenScoreArgs& args, Stream stream) {
+void score_listed(const TokenScoreArgs& args, Start start, Stream stream) {
   check::geometry(args.geometry);
   door::lists(args.num_lists, args.geometry);
   const int requests = args.table.num_requests();
   if (requests == 0 || args.pages.shape[2] == 0 || args.summaries.num_pages == 0) return;
   score_kernels::TokenScores scores;
+  scores.start = start;
   scores.records = door::key_records(args.summaries, args.geometry);
   scores.shape = door::record_shape(*args.summaries.format, args.geometry.head_dim);
   scores.table = door::table(args.table);
@@ -75,5 +73,14 @@ void score_tokens(const TokenScoreArgs& args, Stream stream) {
   scores.logits_page_stride = args.logits.stride[2];
   launch(*args.summaries.format, scores, stream);
 }
+
+}  // namespace
+
+void score(const ScoreArgs& args, Stream stream) { score_pages(args, {}, stream); }
+void score_in_step(const ScoreArgs& args, const StepPages& pages, Stream stream) {
+  score_pages(args, {true, pages}, stream);
+}
+void score_tokens(const TokenScoreArgs& args, Stream stream) { score_listed(args, Start::kAfterPrevious, stream); }
+void score_tokens_in_step(const TokenScoreArgs& args, Stream stream) { score_listed(args, Start::kEarly, stream); }
 
 }  // namespace locks::cuda

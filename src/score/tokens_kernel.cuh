@@ -1,7 +1,9 @@
 // Logits of the tokens of listed pages. A warp takes eight entries of a list, for up to eight of its query heads.
 #pragma once
 
+#include "cuda/chain.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/pages.cuh"
 #include "cuda/record.cuh"
 #include "score/score_launch.h"
@@ -30,12 +32,14 @@ __global__ void __launch_bounds__(32 * kTokenWarps, 4) score_tokens(const __grid
   const int head_count = min(kTokenHeads, list_heads - first_in_list);
   const int first_head = list * list_heads + first_in_list;
   const int kv_head = first_head / (args.queries.query_heads / args.queries.kv_heads);
+  let_next_start();
+  const HeadsOfCta<kUnits, kTokenHeads> query(args.queries, request, first_head, head_count, args.shape.head_dim);
+  wait_for_previous();
   const int entries = min(args.num_pages[request * args.num_request_stride + list * args.num_list_stride], args.capacity);
   if (static_cast<int>(blockIdx.x) * warps * kPagesAtOnce >= entries) return;  // the whole CTA
 
   std::byte* const slots = reinterpret_cast<std::byte*>(shared) + sizeof(queries) + warp * kPagesAtOnce * kSlot;
   const int first = (static_cast<int>(blockIdx.x) * warps + warp) * kPagesAtOnce;
-  const HeadsOfCta<kUnits, kTokenHeads> query(args.queries, request, first_head, head_count, args.shape.head_dim);
   if (first < entries) {
     const std::int32_t* const pages = args.pages + request * args.pages_request_stride + list * args.pages_list_stride;
     const PagePlace place = place_of(args.table, request, pages[min(first + lane % kPagesAtOnce, entries - 1)]);
@@ -87,8 +91,8 @@ void launch_tokens(const TokenScores& args, Stream stream) {
   const int passes = (list_heads + kTokenHeads - 1) / kTokenHeads;
   const int at_once = kPagesAtOnce * shape.warps;
   const dim3 grid((args.capacity + at_once - 1) / at_once, args.lists * passes, args.requests);
-  score_tokens<kId, kUnits><<<grid, 32 * shape.warps, shape.shared_bytes, stream>>>(args);
-  check_launch("score_tokens");
+  launch_kernel<score_tokens<kId, kUnits>>(
+      {"score_tokens", args.start, grid, 32 * shape.warps, static_cast<std::size_t>(shape.shared_bytes), stream}, args);
 }
 
 template <FormatId kId>

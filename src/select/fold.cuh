@@ -26,19 +26,33 @@ __device__ inline float largest_of_half_warp(float value) {
 
 __device__ inline float from_lane_0(float value) { return __shfl_sync(kWarp, value, 0, kLanes); }
 
-/// The logarithm of a head's whole mass, in every lane of the half-warp that asks.
+/// The logarithm of a head's whole mass, in every lane of the half-warp that asks. A lane keeps its first blocks: those of
+/// contexts up to half a million tokens, which it asks for all at once.
 __device__ inline float half_warp_log_norm(const select::BlockMass* blocks, int num_blocks, float always_log_mass) {
+  constexpr int kKept = 8;
   const int lane = static_cast<int>(threadIdx.x % kLanes);
+  float2 kept[kKept];
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    const int block = lane + i * kLanes;
+    kept[i] = block < num_blocks ? *reinterpret_cast<const float2*>(blocks + block) : float2{-kInfinity, 0.0F};
+  }
   float peak = always_log_mass;
-#pragma unroll 8
-  for (int block = lane; block < num_blocks; block += kLanes) {
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    if (kept[i].y > 0.0F) peak = fmaxf(peak, kept[i].x);
+  }
+  for (int block = lane + kKept * kLanes; block < num_blocks; block += kLanes) {
     if (blocks[block].sum > 0.0F) peak = fmaxf(peak, blocks[block].origin);
   }
   peak = largest_of_half_warp(peak);
   const float origin = peak > -kInfinity ? peak : 0.0F;
   float sum = 0.0F;
-#pragma unroll 8
-  for (int block = lane; block < num_blocks; block += kLanes) sum += select::from_origin(blocks[block], origin);
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) sum += select::from_origin({kept[i].x, kept[i].y}, origin);
+  for (int block = lane + kKept * kLanes; block < num_blocks; block += kLanes) {
+    sum += select::from_origin(blocks[block], origin);
+  }
   const float whole = select::share_exp(always_log_mass - origin) + from_lane_0(fold_half_warp(sum));
   return whole > 0.0F ? origin + select::share_log(whole) : kInfinity;
 }

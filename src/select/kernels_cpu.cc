@@ -28,24 +28,21 @@ constexpr int kVectors = kLanes / kStep;
 
 /// share_exp of share.h, operation by operation: no multiplication here may be fused with an addition.
 HWY_INLINE V share_exp(D d, V x) noexcept {
-  const hn::RebindToSigned<D> di;
+  const hn::RebindToUnsigned<D> du;
   const V lowest = hn::Set(d, select::kExpLowest);
   const V highest = hn::Set(d, select::kExpHighest);
   const V below = hn::IfThenElse(hn::Lt(x, highest), x, highest);
   const V bounded = hn::IfThenElse(hn::Gt(x, lowest), below, lowest);
   const V round = hn::Set(d, select::kExpRound);
-  const V shifted = hn::Add(hn::Mul(bounded, hn::Set(d, select::kExpLog2E)), round);
-  const V whole = hn::Sub(shifted, round);
-  const V rest = hn::Sub(hn::Sub(bounded, hn::Mul(whole, hn::Set(d, select::kExpLn2High))),
-                         hn::Mul(whole, hn::Set(d, select::kExpLn2Low)));
+  const V scaled = hn::Mul(bounded, hn::Set(d, select::kExpLog2E));
+  const V shifted = hn::Add(scaled, round);
+  const V rest = hn::Sub(scaled, hn::Sub(shifted, round));
   V sum = hn::Set(d, select::kExpSeries[0]);
   for (std::size_t i = 1; i < select::kExpSeries.size(); ++i) {
     sum = hn::Add(hn::Mul(sum, rest), hn::Set(d, select::kExpSeries[i]));
   }
-  sum = hn::Add(hn::Mul(sum, hn::Mul(rest, rest)), rest);
-  const auto exponent = hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, round));
-  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(exponent, hn::Set(di, 127))));
-  return hn::IfThenElseZero(hn::Ge(x, lowest), hn::Add(hn::Mul(sum, power), power));
+  const auto power = hn::ShiftLeft<23>(hn::BitCast(du, shifted));
+  return hn::IfThenElseZero(hn::Ge(x, lowest), hn::BitCast(d, hn::Add(hn::BitCast(du, sum), power)));
 }
 
 HWY_INLINE V mass_or_none(D d, V log_mass) noexcept {

@@ -33,11 +33,9 @@ std::size_t cut(const Sizes& sizes, std::byte* memory, Buffers& buffers) noexcep
   buffers.above = cutter.take<std::uint32_t>(lists * buffers.max_pages / 32);
   buffers.members = cutter.take<select_kernels::Member>(lists * buffers.max_pages);
   buffers.num_members = cutter.take<std::int32_t>(lists);
-  buffers.done = cutter.take<std::int32_t>(lists);
-  buffers.part_shares = cutter.take<float>(lists * sizes.capacity * sizes.parts);
-  buffers.head_part_shares = cutter.take<float>(heads * sizes.capacity * sizes.parts);
-  buffers.entry_candidates = cutter.take<std::int32_t>(lists * sizes.capacity);
-  buffers.left = cutter.take<float>(heads * sizes.capacity);
+  // Of each list: pages, masks, and shares of parts.
+  const std::int64_t of_parts = sizes.parts > 1 ? sizes.parts * (1 + sizes.query_heads / sizes.lists) : 0;
+  buffers.candidate_words = cutter.take<std::uint32_t>(lists * sizes.capacity * (2 + of_parts));
   return cutter.used();
 }
 
@@ -55,6 +53,18 @@ void check_shape(const std::string& argument, const View<T, N>& view, std::int64
   require(view.shape[1] >= rows, argument + ".shape[1]", "at least " + std::to_string(rows), std::to_string(view.shape[1]));
   require(view.stride[N - 1] == 1, argument + ".stride", "1 in the last axis", std::to_string(view.stride[N - 1]));
 }
+
+}  // namespace
+
+std::size_t select_workspace_bytes(const SelectConfig& config, const Geometry& geometry, int num_requests, int num_lists,
+                                   int max_context_tokens) noexcept {
+  Buffers buffers;
+  return cut({num_requests, num_lists, geometry.query_heads, parts_of(config), max_context_tokens / kPageTokens,
+              select_limits(config, max_context_tokens).candidate_pages},
+             nullptr, buffers);
+}
+
+namespace select_kernels {
 
 Lists checked(const SelectArgs& args) {
   check_select_config(args.config);
@@ -92,38 +102,17 @@ Lists checked(const SelectArgs& args) {
   return lists;
 }
 
-}  // namespace
-
-std::size_t select_workspace_bytes(const SelectConfig& config, const Geometry& geometry, int num_requests, int num_lists,
-                                   int max_context_tokens) noexcept {
-  Buffers buffers;
-  return cut({num_requests, num_lists, geometry.query_heads, parts_of(config), max_context_tokens / kPageTokens,
-              select_limits(config, max_context_tokens).candidate_pages},
-             nullptr, buffers);
-}
-
-void list_always(const SelectConfig& config, int min_context_tokens, std::span<const std::int32_t> context_tokens,
-                 View<SelectedPage, 2> lists, std::span<std::int32_t> num_entries, std::span<std::int32_t> scored_tokens,
-                 Stream stream) {
-  check_select_config(config);
-  if (context_tokens.empty()) return;
-  const std::string requests = "an entry for each of " + std::to_string(context_tokens.size()) + " requests";
-  require(num_entries.size() >= context_tokens.size(), "num_entries", requests, std::to_string(num_entries.size()));
-  require(scored_tokens.size() >= context_tokens.size(), "scored_tokens", requests, std::to_string(scored_tokens.size()));
-  const int least = std::max(config.budget_tokens, min_context_tokens - 1) / kPageTokens + 1;
-  require(lists.shape[1] >= least, "lists.shape[1]", "at least " + std::to_string(least), std::to_string(lists.shape[1]));
-  select_kernels::launch_list_always(config, min_context_tokens, context_tokens, lists, num_entries.data(),
-                                     scored_tokens.data(), stream);
-}
+}  // namespace select_kernels
 
 void select_pages(const SelectArgs& args, Stream stream) {
   if (args.context_tokens.empty()) return;
-  select_kernels::launch_pages(checked(args), stream);
+  select_kernels::launch_pages(select_kernels::checked(args), Start::kAfterPrevious, stream);
 }
 
 void select_tokens(const SelectArgs& args, Stream stream) {
   if (args.context_tokens.empty()) return;
-  select_kernels::launch_tokens(checked(args), stream);
+  const Lists lists = select_kernels::checked(args);
+  select_kernels::launch_tokens(lists, true, Start::kAfterPrevious, stream);
 }
 
 }  // namespace locks::cuda

@@ -1,13 +1,17 @@
 // What the checked entry points call.
 #pragma once
 
+#include "cuda/start.h"
 #include "select/select_lists.cuh"
 
 namespace locks::cuda::select_kernels {
 
-void launch_list_always(const SelectConfig& config, int min_context_tokens, std::span<const std::int32_t> context_tokens,
-                        View<SelectedPage, 2> lists, std::int32_t* num_entries, std::int32_t* scored_tokens, Stream stream);
-void launch_pages(const Lists& lists, Stream stream);
-void launch_tokens(const Lists& lists, Stream stream);
+/// Checks the arguments and lays the workspace out.
+[[nodiscard]] Lists checked(const SelectArgs& args);
+
+/// The candidates; with whole pages, the selection.
+void launch_pages(const Lists& lists, Start start, Stream stream);
+/// The selection, if it is by parts; and if the rest is wanted, what is skipped and the pages that stand in for it.
+void launch_tokens(const Lists& lists, bool wants_rest, Start start, Stream stream);
 
 }  // namespace locks::cuda::select_kernels

@@ -13,10 +13,12 @@ using select::kBlockPages;
 using select::kInfinity;
 using select::kLanes;
 
-inline constexpr int kBuckets = 4096;  // of shares, by their leading bits: an exponent and four bits of the fraction
-inline constexpr int kBucketShift = 19;
-
-/// A page in the bucket of the threshold, and the bits of its share below those that name the bucket.
+// Shares are counted by their leading bits: 64 exponents from 2^kLowest on, and five bits of the fraction. What is smaller
+// counts as the lowest, what is larger as the highest.
+inline constexpr int kBuckets = 2048;
+inline constexpr int kBucketShift = 18;
+inline constexpr int kLowest = -60;
+/// A page in the bucket of the threshold, and the bits of its share.
 struct Member {
   std::int32_t page;
   std::uint32_t key;
@@ -35,11 +37,7 @@ struct Buffers {
   std::uint32_t* above = nullptr;            // [requests, lists, max_pages / 32]: pages above the bucket of the threshold
   Member* members = nullptr;                 // [requests, lists, max_pages], in any order
   std::int32_t* num_members = nullptr;       // [requests, lists]; 0 between launches
-  std::int32_t* done = nullptr;              // [requests, lists]: finished thread blocks; 0 between launches
-  float* part_shares = nullptr;              // [requests, lists, capacity * parts]
-  float* head_part_shares = nullptr;         // [requests, query_heads, capacity * parts]
-  std::int32_t* entry_candidates = nullptr;  // [requests, lists, capacity]
-  float* left = nullptr;                     // [requests, query_heads, capacity]: what selected pages leave unselected
+  std::uint32_t* candidate_words = nullptr;  // [requests, lists]: see Candidates
 };
 
 struct Lists {
@@ -48,6 +46,7 @@ struct Lists {
   int query_heads = 0;
   int heads = 0;  // of a list
 
+  [[nodiscard]] constexpr int requests() const noexcept { return static_cast<int>(args.context_tokens.size()); }
   [[nodiscard]] constexpr AlwaysAttended always(int request) const noexcept {
     return always_attended(args.config, args.context_tokens[request], args.min_context_tokens);
   }
@@ -57,14 +56,6 @@ struct Lists {
   [[nodiscard]] constexpr std::int64_t head_at(int request, int head) const noexcept {
     return std::int64_t{request} * query_heads + head;
   }
-  /// log_mass of a head, from the first selectable page on.
-  [[nodiscard]] constexpr const float* log_mass(int request, int head, const AlwaysAttended& always) const noexcept {
-    return args.log_mass.at(request, head, always.sink_pages);
-  }
 };
-
-[[nodiscard]] constexpr int blocks_of(const AlwaysAttended& always) noexcept {
-  return (always.selectable_pages() + kBlockPages - 1) / kBlockPages;
-}
 
 }  // namespace locks::cuda::select_kernels

@@ -1,0 +1,79 @@
+// The thread blocks that select for one list together. From compute capability 9.0 on they are a cluster: they run at the
+// same time, and wait for each other within the kernel. Before that a list has one thread block.
+#pragma once
+
+#include "select/select_lists.cuh"
+
+namespace locks::cuda::select_kernels {
+
+#ifdef LOCKS_EMULATED
+inline constexpr int kThreads = 128;  // the emulator's time goes with them
+#else
+inline constexpr int kThreads = 1024;
+#endif
+inline constexpr int kWarps = kThreads / 32;
+inline constexpr int kHalfWarps = kThreads / kLanes;
+inline constexpr int kMaxGang = 16;  // a cluster of more than 8 is asked for
+
+[[nodiscard]] __device__ inline int thread_index() { return static_cast<int>(threadIdx.x); }
+
+template <class T>
+[[nodiscard]] __device__ inline T* dynamic_shared() {
+#ifdef LOCKS_EMULATED
+  return reinterpret_cast<T*>(emulator::dynamic_shared());
+#else
+  extern __shared__ uint4 memory[];
+  return reinterpret_cast<T*>(memory);
+#endif
+}
+
+/// Which list this thread block works for, and on which of its blocks of pages. Grid: gangs, one a list; requests.
+class Gang {
+ public:
+  int rank = 0;
+  int log2_size = 0;
+  int request;
+  int list;
+  int sink_pages;  // before the selectable ones
+  int num_pages;   // selectable ones
+
+  __device__ explicit Gang(const Lists& lists) {
+#if __CUDA_ARCH__ >= 900
+    unsigned size;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    log2_size = 31 - __clz(static_cast<int>(size));
+#elif defined(LOCKS_EMULATED)
+    rank = emulator::cluster_rank();
+    log2_size = 31 - __clz(emulator::cluster_size());
+#endif
+    request = static_cast<int>(blockIdx.y);
+    list = static_cast<int>(blockIdx.x) >> log2_size;
+    const AlwaysAttended always = lists.always(request);
+    sink_pages = always.sink_pages;
+    num_pages = always.selectable_pages();
+  }
+  [[nodiscard]] __device__ int size() const { return 1 << log2_size; }
+  [[nodiscard]] __device__ int num_blocks() const { return (num_pages + kBlockPages - 1) / kBlockPages; }
+  [[nodiscard]] __device__ int first_block() const { return rank * num_blocks() >> log2_size; }  // the own ones
+  [[nodiscard]] __device__ int last_block() const { return (rank + 1) * num_blocks() >> log2_size; }
+
+  /// What any thread of the gang wrote before is there for all of them afterwards.
+  __device__ void sync() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#elif defined(LOCKS_EMULATED)
+    emulator::cluster_sync();
+#else
+    __syncthreads();
+#endif
+  }
+};
+
+[[nodiscard]] __device__ inline int bucket_of(float share) {
+  const auto leading = static_cast<int>(__float_as_uint(share) >> kBucketShift);
+  return min(max(leading - ((127 + kLowest) << (23 - kBucketShift)), 0), kBuckets - 1);
+}
+
+}  // namespace locks::cuda::select_kernels

@@ -1,0 +1,64 @@
+// The selection's kernels on the CPU (emulator.h): what they compute is tested without a GPU too.
+#include "emulator.h"
+
+#pragma GCC diagnostic ignored "-Wunknown-pragmas"  // unroll
+
+#include "select/kernels.cuh"
+#include "select/select_launch.h"
+#include "select_case.h"
+
+namespace locks {
+namespace {
+
+using test::selection::Case;
+namespace kernels = cuda::select_kernels;
+
+/// Host memory with DeviceArray's face.
+template <class T>
+class HostArray {
+ public:
+  explicit HostArray(std::size_t count) : data_(std::max<std::size_t>(1, count)) {}
+  explicit HostArray(const std::vector<T>& data) : data_(data) {}
+  [[nodiscard]] T* data() const { return data_.data(); }
+  [[nodiscard]] std::span<T> span() const { return data_; }
+  [[nodiscard]] const std::vector<T>& read() const { return data_; }
+
+ private:
+  mutable std::vector<T> data_;
+};
+
+void select(const cuda::SelectArgs& args, int gang, bool in_shared) {
+  const kernels::Lists lists = kernels::checked(args);
+  const auto x = static_cast<unsigned>(args.num_lists * gang);
+  const auto y = static_cast<unsigned>(lists.requests());
+  const int parts = kPageTokens / args.config.part_tokens;
+  const std::size_t assembly = kernels::assembly_bytes(lists.buffers.max_pages);
+  const std::size_t shares = static_cast<std::size_t>(kernels::share_floats(lists.heads)) * sizeof(float);
+  const auto words = static_cast<std::size_t>(kernels::Candidates::words(lists.buffers.capacity, parts, lists.heads));
+  cuda::emulator::launch(x, y, gang, kernels::kThreads, std::max(shares, assembly), [&] { kernels::choose_pages(lists); });
+  cuda::emulator::launch(x, y, gang, kernels::kThreads, std::max(words * sizeof(std::uint32_t), assembly),
+                         [&] { kernels::choose_tokens(lists, true, in_shared); });
+}
+
+class EmulatedSelect : public testing::TestWithParam<Case> {};
+
+TEST_P(EmulatedSelect, HasTheBitsOfTheCpu) {
+  const auto by = [](int gang, bool in_shared) {
+    return [=](const cuda::SelectArgs& args) { select(args, gang, in_shared); };
+  };
+  test::selection::check_selection<HostArray>(GetParam(), {5000, 100, 0, 1037}, by(1, true));
+  test::selection::check_selection<HostArray>(GetParam(), {5000}, by(1, false));
+  test::selection::check_selection<HostArray>(GetParam(), {12000}, by(4, true));
+}
+
+/// A quarter of the GPU's cases, each setting among them.
+std::vector<Case> cases() {
+  std::vector<Case> some;
+  const std::vector<Case> all = test::selection::cases();
+  for (std::size_t i = 0; i < all.size(); i += 4) some.push_back(all[i]);
+  return some;
+}
+INSTANTIATE_TEST_SUITE_P(All, EmulatedSelect, testing::ValuesIn(cases()));
+
+}  // namespace
+}  // namespace locks
