@@ -148,3 +148,15 @@ def test_dense_attention_names_its_workspace():
     arguments = {name: Step().arguments[name] for name in ("queries", "keys", "values", "block_tables", "context_tokens", "out")}
     with pytest.raises(ValueError, match="softmax_scale"):
         cuda.attend(**arguments, softmax_scale=0, workspace=on_device((need,), np.uint8, UINT), stream=0)
+
+
+@needs_module
+@pytest.mark.parametrize("most", [3, 64, 300])
+def test_a_plan_has_room_for_any_number_of_requests(most):
+    """Attention cuts few rows finer than many, so that they need more memory."""
+    everything = locks_cpp.Config(budget_tokens=2048)  # nothing but attention
+    plan = cuda.DecodePlan(everything, **GEOMETRY, max_requests=most, max_context_tokens=2000)
+    shape = {name: GEOMETRY[name] for name in ("query_heads", "kv_heads", "head_dim")}
+    needs = [cuda.attend_workspace_bytes(**shape, requests=requests) for requests in range(1, most + 1)]
+    states = 4 * (2 + 64) * 4
+    assert plan.workspace_bytes >= max(need - requests * states - 64 for requests, need in enumerate(needs, 1))
