@@ -55,6 +55,7 @@ if wants tokens; then step "tokens" "$python" $here/tokens.py --models "$work"; 
 if wants speed; then
   measure glm 1 131072,262144,524288,1048000
   measure llama 4 131072
+  measure glm 64 1024-32768
   "$python" $here/speed.py --out "$out" --table
 fi
 

@@ -57,3 +57,5 @@ def attend(
     workspace: Array,
     stream: int,
 ) -> None: ...
+def copy_rows(source: Array, target: Array, *, stream: int) -> None:
+    """Between float32, float16 and bfloat16, [rows, heads, head_dim] of any strides, in one launch."""

@@ -17,7 +17,15 @@ from locks_cpp.config import Config
 
 try:
     from locks_cpp import _cuda
-    from locks_cpp._cuda import Summaries, attend, attend_workspace_bytes, page_bytes, summarize, summarize_filled
+    from locks_cpp._cuda import (
+        Summaries,
+        attend,
+        attend_workspace_bytes,
+        copy_rows,
+        page_bytes,
+        summarize,
+        summarize_filled,
+    )
 except ImportError as _error:
     _cuda = None  # type: ignore[assignment]
     _why = (
@@ -39,6 +47,7 @@ __all__ = [
     "Summaries",
     "attend",
     "attend_workspace_bytes",
+    "copy_rows",
     "current_device",
     "page_bytes",
     "summarize",

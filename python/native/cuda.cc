@@ -11,6 +11,7 @@
 
 #include "arguments.h"
 #include "arrays.h"
+#include "copy_rows.h"
 
 namespace locks::python {
 namespace {
@@ -188,6 +189,21 @@ void attend_dense(nb::handle queries, nb::handle keys, nb::handle values, nb::ha
   });
 }
 
+void copy_head_rows(nb::handle source, nb::handle target, nb::handle stream) {
+  const std::vector<Element> elements{Element::kFloat32, Element::kFloat16, Element::kBFloat16};
+  const char* const axes = "[rows, heads, head_dim]";
+  const Array from = array(source, "source", elements, axes, {-1, -1, -1}, Access::kRead, Memory::kCuda);
+  const int head_dim = head_dim_of(nb::int_(from.shape[2]));
+  const Array to = array(target, "target", elements, axes, from.shape, Access::kWrite, Memory::kCuda);
+  constexpr std::int64_t kMostRows = 65535;  // of a grid
+  if (from.shape[0] > kMostRows) fail("source", "at most 65535 rows", std::to_string(from.shape[0]));
+  const auto rows = [](const Array& of) {
+    return HeadRows{of.data, static_cast<DType>(of.element), of.stride[0], of.stride[1]};
+  };
+  const cuda::Stream queue = stream_of(stream);
+  if (from.shape[0] > 0 && from.shape[1] > 0) copy_rows(rows(from), rows(to), from.shape[0], from.shape[1], head_dim, queue);
+}
+
 nb::dict device() {
   const cuda::Device found = cuda::current_device();
   nb::dict out;
@@ -219,6 +235,7 @@ NB_MODULE(_cuda, m) {
         any("requests"));
   m.def("attend", &attend_dense, any("queries"), any("keys"), any("values"), any("block_tables"), any("context_tokens"),
         any("out"), nb::kw_only(), any("softmax_scale"), any("workspace"), any("stream"));
+  m.def("copy_rows", &copy_head_rows, any("source"), any("target"), nb::kw_only(), any("stream"));
   nb::class_<CudaSummaries>(m, "Summaries")
       .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle>(), any("memory"), nb::kw_only(),
            any("format"), any("head_dim"), any("kv_heads"), any("values"))

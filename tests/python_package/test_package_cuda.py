@@ -160,3 +160,17 @@ def test_a_plan_has_room_for_any_number_of_requests(most):
     needs = [cuda.attend_workspace_bytes(**shape, requests=requests) for requests in range(1, most + 1)]
     states = 4 * (2 + 64) * 4
     assert plan.workspace_bytes >= max(need - requests * states - 64 for requests, need in enumerate(needs, 1))
+
+
+@needs_module
+def test_rows_are_copied_between_the_types_that_it_knows():
+    rows = on_device((0, 4, 64), np.float16, FLOAT)
+    cuda.copy_rows(rows, on_device((0, 4, 64), np.float32, FLOAT), stream=0)
+    for source, target, words in (
+        (rows, on_device((0, 4, 64), np.int32, INT), "target: expected float32 or float16 or bfloat16"),
+        (rows, on_device((1, 4, 64), np.float32, FLOAT), "target: expected"),
+        (on_device((0, 4, 60), np.float16, FLOAT), rows, "head_dim: expected 64, 80"),
+        (on_device((65536, 1, 64), np.float16, FLOAT), on_device((65536, 1, 64), np.float16, FLOAT), "at most 65535 rows"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            cuda.copy_rows(source, target, stream=0)

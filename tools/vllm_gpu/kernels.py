@@ -164,6 +164,15 @@ def main() -> int:
     )
     passed.append(check("attend() is too", (attended - dense).abs().max() < 2e-3))
 
+    wide = torch.randn((5, HEADS + 2, DIM), device="cuda").to(torch.bfloat16)
+    back = torch.zeros_like(wide)
+    between = torch.empty((3, HEADS, DIM), device="cuda")
+    cuda.copy_rows(wide[::2, 1:-1], between, stream=stream())
+    cuda.copy_rows(between, back[::2, 1:-1], stream=stream())
+    expected = torch.zeros_like(wide)
+    expected[::2, 1:-1] = wide[::2, 1:-1]
+    passed.append(check("rows of any strides are copied and converted", torch.equal(back, expected)))
+
     shorter = sparse.contexts - torch.tensor([1000, 100, 0, 3000], dtype=torch.int32, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -22,8 +22,11 @@ GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_si
 EVERYTHING = {"budget_tokens": 16384, "min_context_tokens": 0, "debug_check": True}
 SPARSE = {"budget_tokens": 512, "min_context_tokens": 1024, "debug_check": True}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-# The log-probability by which the likeliest token leads where two exact runs part: they round differently.
-NEAR_TIE = 0.1
+# The log-probability by which the likeliest token may lead where two exact runs part, since they round differently: some
+# units in the last place of the logits.
+NEAR_TIE = {"float16": 0.02, "bfloat16": 0.1}
+# Engines that compute prompts as the first does. Elsewhere keys round differently, and random ones are chosen by a hair.
+SAME_BITS = ("graphs", "bfloat16", "without graphs", "blocks of 64")
 
 
 def prompts() -> list[list[int]]:
@@ -42,6 +45,7 @@ class Result:
     stats: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     replays: int = 0
+    cached_tokens: int = 0  # of the last round's prompts
 
 
 def count_replays() -> list[int]:
@@ -63,7 +67,7 @@ def run(model: str, locks: dict[str, Any] | None, rounds: int = 1, compilation: 
     from locks_cpp.vllm import stats
 
     arguments = {
-        "dtype": "bfloat16",
+        "dtype": "float16",
         "max_model_len": 8192,
         "max_num_seqs": 16,
         "max_num_batched_tokens": 2048,
@@ -87,8 +91,9 @@ def run(model: str, locks: dict[str, Any] | None, rounds: int = 1, compilation: 
     asked = [{"prompt_token_ids": ids} for ids in prompts()]
     before = REPLAYS[0]
     for _ in range(rounds):
-        outputs = [output.outputs[0] for output in llm.generate(asked, sampling, use_tqdm=False)]
-    result = Result(replays=REPLAYS[0] - before)
+        requests = llm.generate(asked, sampling, use_tqdm=False)
+    outputs = [request.outputs[0] for request in requests]
+    result = Result(replays=REPLAYS[0] - before, cached_tokens=sum(request.num_cached_tokens or 0 for request in requests))
     result.tokens = [list(output.token_ids) for output in outputs]
     result.logprobs = [[{token: p.logprob for token, p in step.items()} for step in output.logprobs] for output in outputs]
     result.stats = stats(llm.llm_engine.vllm_config)
@@ -142,13 +147,10 @@ def main() -> int:
     model = models.write(options.models, "tiny")
     wanted = set(filter(None, options.only.split(",")))
 
-    stock = run(model, None)
-    again = run(model, None, compilation={"mode": 0, "cudagraph_mode": "NONE"})
-    equal, leads, drift = partings(stock, again)
-    print(f"tokens: stock in graphs and without: {equal} of {len(stock.tokens)} equal, leads {leads}, drift {drift:.3f}")
-
+    stocks = {dtype: run(model, None, dtype=dtype) for dtype in NEAR_TIE}
     engines: dict[str, dict[str, Any]] = {
         "graphs": {},
+        "bfloat16": {"dtype": "bfloat16"},
         "without graphs": {"compilation": {"mode": 0, "cudagraph_mode": "NONE"}},
         "as vLLM comes": {"compilation": {"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}},
         "odd chunks": {"max_num_batched_tokens": 301},
@@ -157,42 +159,44 @@ def main() -> int:
         "blocks of 64": {"block_size": 64},
         "speculation": {"speculative_config": NGRAM},
     }
-    plain = None
+    plains: dict[str, Result] = {}
     for name, settings in engines.items():
         if wanted and name not in wanted:
             continue
+        dtype = settings.get("dtype", "float16")
+        stock, near = stocks[dtype], NEAR_TIE[dtype]
         result = run(model, EVERYTHING, **settings)
         equal, leads, drift = partings(stock, result)
         check(
             f"{name}: a budget of everything gives stock FlashAttention's tokens, or parts at a near tie",
-            all(lead < NEAR_TIE for lead in leads) and drift < NEAR_TIE and result.stats["rows_sparse"] == 0,
+            all(lead < near for lead in leads) and drift < near and result.stats["rows_sparse"] == 0,
             f"{equal} of {len(stock.tokens)} equal, leads {[round(lead, 3) for lead in leads]}, drift {drift:.3f}, "
             f"{result.replays} replays, {result.stats['pages_checked']:,.0f} summaries checked",
         )
         sparse = run(model, SPARSE, **settings)
-        plain = plain or sparse
+        plain = plains.setdefault(dtype, sparse)
         figures = sparse.stats
         check(
             f"{name}: sparse",
             figures["rows_sparse"] > 0
             and figures["pages_checked"] > 0
-            and first_drift(stock, sparse, 0) < NEAR_TIE
+            and first_drift(stock, sparse, 0) < near
             and 0.001 < first_drift(stock, sparse, 1) < 3
-            and first_drift(plain, sparse, 1) < NEAR_TIE,
+            and (name not in SAME_BITS or first_drift(plain, sparse, 1) < near),
             f"from stock at the first two tokens {first_drift(stock, sparse, 0):.3f} {first_drift(stock, sparse, 1):.3f}, "
             f"from the first sparse run {first_drift(plain, sparse, 1):.3f}; {sparse.replays} replays, "
             f"{figures['rows_sparse']:,.0f} rows sparse, {figures['rows_dense_short']:,.0f} short, "
             f"{figures['rows_prompt']:,.0f} of prompts, attended {figures['attended_share']:.3f}, coverage "
             f"{figures['coverage']:.3f} ({figures['rows_reported']:.0f} sampled), {figures['pages_checked']:,.0f} summaries "
             f"checked, {sparse.metrics.get('vllm:num_preemptions', 0):.0f} preemptions, "
-            f"{sparse.metrics.get('vllm:prefix_cache_hits', 0):.0f} prefix hits",
+            f"{sparse.cached_tokens} prompt tokens cached",
         )
         if name == "graphs":
             check("graphs: decode runs in them", result.replays > 40 and sparse.replays > 40)
         if name == "preemption":
             check("preemption: it happened", sparse.metrics["vllm:num_preemptions"] > 0)
         if name == "prefix cache":
-            check("prefix cache: it was hit", sparse.metrics["vllm:prefix_cache_hits"] > 2000)
+            check("prefix cache: it was hit", sparse.cached_tokens > 10000)
     print(f"tokens: {len(FAILED)} failed", flush=True)
     return 1 if FAILED else 0
 

@@ -12,6 +12,7 @@ import torch
 from locks_cpp import DecodeReport, cuda
 from locks_cpp.vllm import compat
 from locks_cpp.vllm.engine import Engine, engine_of
+from locks_cpp.vllm.pages import PAGE_TOKENS
 from locks_cpp.vllm.refusal import Refusal
 
 # Rows of one call; more rows take several calls. A longest context of 128K tokens takes some 3 MB of workspace a row.
@@ -46,6 +47,11 @@ class CudaEngine(Engine):
             raise Refusal("threads is for the CPU; on CUDA there are none to set")
         self.device = torch.device("cuda", torch.cuda.current_device())
         self.max_rows = int(vllm_config.scheduler_config.max_num_seqs) * compat.rows_per_decode(vllm_config)
+        # The pages that a decode step fills are among its recent tokens, all of which it attends: it reads no summary of
+        # theirs. A graph may make them meanwhile, unless the setting says that almost nothing is recent.
+        recent = self.settings.config.recent_tokens
+        reads_none = recent >= PAGE_TOKENS + compat.rows_per_decode(vllm_config)
+        self.beside = torch.cuda.Stream(self.device) if reads_none else None
         self._workplaces: dict[tuple[Any, ...], Workplace] = {}
         self.samples = Samples(self.max_rows, self.device)
 

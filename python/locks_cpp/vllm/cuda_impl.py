@@ -18,6 +18,8 @@ from locks_cpp.vllm.pages import PAGE_TOKENS
 from locks_cpp.vllm.refusal import CUDA_CACHE_DTYPES, HEAD_DIMS, refuse_layer
 from locks_cpp.vllm.store import SummaryStore
 
+BRANCH_ROWS = 8
+
 
 class CudaImpl(FlashAttentionImpl):
     def __init__(
@@ -60,6 +62,8 @@ class CudaImpl(FlashAttentionImpl):
         self.store = SummaryStore(engine, head_size, kv_heads, dtype)
         number = self.store.register_in(vllm_config.compilation_config.static_forward_context)
         self._reports = engine.samples.buffer(number)
+        self._beside = engine.beside  # where a decode graph makes summaries while it attends
+        self._waits = False  # for them
         engine.announce(self.store, 2 * PAGE_TOKENS * kv_heads * head_size * dtype.itemsize)
         self._views_of: torch.Tensor | None = None
         self._views: tuple[torch.Tensor, torch.Tensor]
@@ -77,8 +81,14 @@ class CudaImpl(FlashAttentionImpl):
         keys, values = self.key_value_views(kv_cache)
         summaries, _ = self.store.bound()
         kept_values = values if self.store.shape["values"] else None
-        # On the same stream: a page's keys are all in the cache by then.
-        cuda.summarize_filled(keys, kept_values, slot_mapping, summaries, stream=current_stream())
+        stream = torch.cuda.current_stream()
+        # A branch of the graph costs some microseconds too: the more rows, the more often a page fills.
+        if self._beside is not None and slot_mapping.shape[0] >= BRANCH_ROWS and torch.cuda.is_current_stream_capturing():
+            self._beside.wait_stream(stream)
+            self._waits = True
+            stream = self._beside
+        # After the write on its stream: a page's keys are all in the cache by then.
+        cuda.summarize_filled(keys, kept_values, slot_mapping, summaries, stream=stream.cuda_stream)
 
     def forward(
         self,
@@ -105,6 +115,9 @@ class CudaImpl(FlashAttentionImpl):
         out = output.view(-1, self.num_heads, self.head_size)
         for decode in attn_metadata.decodes:
             self._decode(queries, kv_cache, decode, out)
+        if self._waits:
+            torch.cuda.current_stream().wait_stream(self._beside)
+            self._waits = False
         return output
 
     def _decode(self, queries: torch.Tensor, kv_cache: torch.Tensor, decode: DecodeRows, out: torch.Tensor) -> None:
@@ -117,7 +130,8 @@ class CudaImpl(FlashAttentionImpl):
             call = slice(first, first + count)
             rows = decode.rows_of(call)
             some_queries, some_out = place.queries[:count], place.out[:count]
-            some_queries.copy_(queries[rows])
+            stream = torch.cuda.current_stream().cuda_stream
+            cuda.copy_rows(queries[rows], some_queries, stream=stream)
             at = decode.first_report + first
             reports = None if self._reports is None else self._reports[at : at + count]
             place.plan.run(
@@ -130,10 +144,9 @@ class CudaImpl(FlashAttentionImpl):
                 some_out,
                 workspace=place.workspace,
                 reports=reports if reports is not None and reports.shape[0] == count else None,
-                stream=current_stream(),
+                stream=stream,
             )
-            out[rows] = some_out.to(out.dtype) if isinstance(rows, torch.Tensor) else some_out
-
-
-def current_stream() -> int:
-    return torch.cuda.current_stream().cuda_stream
+            if isinstance(rows, slice):
+                cuda.copy_rows(some_out, out[rows], stream=stream)
+            else:
+                out[rows] = some_out.to(out.dtype)
