@@ -148,6 +148,19 @@ def main() -> int:
     wanted = set(filter(None, options.only.split(",")))
 
     stocks = {dtype: run(model, None, dtype=dtype) for dtype in NEAR_TIE}
+    check("without LOCKS there is no trace of it", "locks_cpp.vllm.engine" not in sys.modules)
+    for locks, settings, words in (
+        ({"budget": 1}, {}, "unknown setting budget"),
+        ({"threads": 2}, {}, "threads is for the CPU"),
+        ({}, {"kv_cache_dtype": "fp8"}, "kv_cache_dtype not supported"),
+    ):
+        try:
+            run(model, locks, **settings)
+            said = "nothing"
+        except Exception as error:
+            said = str(error)
+        check(f"refused: {locks or settings}", "LOCKS refuses to start: " in said and words in said, said[:200])
+
     engines: dict[str, dict[str, Any]] = {
         "graphs": {},
         "bfloat16": {"dtype": "bfloat16"},
