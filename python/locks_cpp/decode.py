@@ -94,6 +94,4 @@ class DecodePlan:
         block_tables: int32 [requests, blocks of the longest request]. context_tokens: int32 [requests], the token being
         decoded included, whose key is in the cache already. Every filled page before it must have been summarized.
         """
-        return DecodeReport.read(
-            self._plan.run(queries, keys, values, summaries, block_tables, context_tokens, out)
-        )
+        return DecodeReport.read(self._plan.run(queries, keys, values, summaries, block_tables, context_tokens, out))

@@ -33,7 +33,9 @@ def on_device(shape, dtype, code):
 
 def test_it_says_why_it_cannot_be_called(tmp_path):
     """Without the module, as without a GPU, importing is no error."""
-    shutil.copytree(Path(locks_cpp.__file__).parent, tmp_path / "locks_cpp", ignore=shutil.ignore_patterns("_cuda*.so", "vllm"))
+    shutil.copytree(
+        Path(locks_cpp.__file__).parent, tmp_path / "locks_cpp", ignore=shutil.ignore_patterns("_cuda*.so", "vllm")
+    )
     script = """
 from locks_cpp import Config, cuda
 print(cuda.why_unavailable())
@@ -103,7 +105,10 @@ def test_no_requests_are_no_work():
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"queries": np.zeros((0, 4, 64), np.float32)}, r"queries: expected float32 .* in a CUDA device's memory, got float32"),
+        (
+            {"queries": np.zeros((0, 4, 64), np.float32)},
+            r"queries: expected float32 .* in a CUDA device's memory, got float32",
+        ),
         (
             {name: on_device((8, 24, 2, 64), np.float16, FLOAT) for name in ("keys", "values")},
             "keys: expected blocks of a multiple of 16 tokens, got 24",
@@ -145,7 +150,9 @@ def test_another_plan_than_the_summaries_is_refused():
 def test_dense_attention_names_its_workspace():
     need = cuda.attend_workspace_bytes(query_heads=4, kv_heads=2, head_dim=64, requests=3)
     assert need > 3 * 4 * 66 * 4
-    arguments = {name: Step().arguments[name] for name in ("queries", "keys", "values", "block_tables", "context_tokens", "out")}
+    arguments = {
+        name: Step().arguments[name] for name in ("queries", "keys", "values", "block_tables", "context_tokens", "out")
+    }
     with pytest.raises(ValueError, match="softmax_scale"):
         cuda.attend(**arguments, softmax_scale=0, workspace=on_device((need,), np.uint8, UINT), stream=0)
 

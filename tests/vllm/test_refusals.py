@@ -10,7 +10,14 @@ import pytest
 
 locks_cpp = pytest.importorskip("locks_cpp", reason="the native module of locks_cpp is not built")
 
-from locks_cpp.vllm.refusal import CPU_CACHE_DTYPES, CUDA_CACHE_DTYPES, HEAD_DIMS, Refusal, refuse_engine, refuse_layer  # noqa: E402
+from locks_cpp.vllm.refusal import (  # noqa: E402
+    CPU_CACHE_DTYPES,
+    CUDA_CACHE_DTYPES,
+    HEAD_DIMS,
+    Refusal,
+    refuse_engine,
+    refuse_layer,
+)
 
 SERVED = {
     "head_dim": 128,

@@ -1,5 +1,5 @@
-"""A KV connector that makes a request's prompt look computed: random keys and values go into its blocks, through each layer's
-own do_kv_cache_update, so that a backend that keeps summaries makes them. For measuring decode steps only."""
+"""A KV connector that makes a request's prompt look computed: random keys and values go into its blocks, through each
+layer's own do_kv_cache_update, so that a backend that keeps summaries makes them. For measuring decode steps only."""
 
 from __future__ import annotations
 

@@ -183,7 +183,9 @@ def main() -> int:
     graph.replay()
     replayed = sparse.out.clone()
     sparse.out.fill_(torch.nan)
-    passed.append(check("a graph replayed with other lengths has the bits of a plain step", torch.equal(replayed, sparse.run())))
+    passed.append(
+        check("a graph replayed with other lengths has the bits of a plain step", torch.equal(replayed, sparse.run()))
+    )
 
     try:
         sparse.plan.run(

@@ -56,7 +56,10 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     llm.apply_model(models.draw_weights)  # with vLLM's own every query is almost zero, and attention flat
     engine = llm.llm_engine
     blocks = engine.vllm_config.cache_config.num_gpu_blocks
-    print(f"speed: {options.model} {options.backend}: started in {time.perf_counter() - start:.0f} s, {blocks} blocks", flush=True)
+    print(
+        f"speed: {options.model} {options.backend}: started in {time.perf_counter() - start:.0f} s, {blocks} blocks",
+        flush=True,
+    )
     sampling = SamplingParams(max_tokens=NEW_TOKENS, temperature=0, ignore_eos=True, detokenize=False)
     sampling.output_kind = RequestOutputKind.FINAL_ONLY
     results = []

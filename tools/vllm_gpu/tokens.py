@@ -1,6 +1,6 @@
-"""vLLM's engine on a tiny model of random weights: LOCKS with a budget of everything against stock FlashAttention, and sparse
-runs under what vLLM does to blocks and batches, with debug_check on: every summary that a step may read is compared with a
-fresh one before each step."""
+"""vLLM's engine on a tiny model of random weights: LOCKS with a budget of everything against stock FlashAttention, and
+sparse runs under what vLLM does to blocks and batches, with debug_check on: every summary that a step may read is compared
+with a fresh one before each step."""
 
 import argparse
 import gc

@@ -141,7 +141,14 @@ def check_interface() -> None:
         "AttentionMetadataBuilder.build",
         *(
             f"CommonAttentionMetadata.{name}"
-            for name in ("query_start_loc", "query_start_loc_cpu", "seq_lens", "block_table_tensor", "slot_mapping", "causal")
+            for name in (
+                "query_start_loc",
+                "query_start_loc_cpu",
+                "seq_lens",
+                "block_table_tensor",
+                "slot_mapping",
+                "causal",
+            )
         ),
     )
     probe("vllm.v1.kv_cache_interface", "FullAttentionSpec.head_size")

@@ -19,7 +19,8 @@ MAX_WORKSPACE_BYTES = 256 << 20  # a plan for so many rows at the longest contex
 
 def engine_for(vllm_config: Any) -> CpuEngine:
     """The engine of this configuration; made, with all checks, for its first layer."""
-    return engine_of(vllm_config) or CpuEngine(vllm_config)
+    engine = engine_of(vllm_config)
+    return engine if isinstance(engine, CpuEngine) else CpuEngine(vllm_config)
 
 
 class CpuEngine(Engine):

@@ -118,9 +118,7 @@ class CudaStepMetadataBuilder(FlashAttentionMetadataBuilder):
         if requests == 1:
             return [DecodeRows(slice(0, rows_each), tables.expand(rows_each, -1), by_row[:, 0])]
         total = rows_each * requests
-        return [
-            DecodeRows(slice(row, total, rows_each), tables, by_row[row], row * requests) for row in range(rows_each)
-        ]
+        return [DecodeRows(slice(row, total, rows_each), tables, by_row[row], row * requests) for row in range(rows_each)]
 
     def _unlike(self, tables: torch.Tensor, contexts: torch.Tensor, division: Division) -> DecodeRows:
         rows, owners = division.decode_rows, division.decode_owners
@@ -159,7 +157,12 @@ class CudaStepMetadataBuilder(FlashAttentionMetadataBuilder):
             value = getattr(common, name, None)
             if value is not None:
                 changes[name] = value[first : common.num_reqs]
-        for name in ("_seq_lens_cpu", "_num_computed_tokens_cpu", "_num_computed_tokens_cache", "_token_to_req_indices_cache"):
+        for name in (
+            "_seq_lens_cpu",
+            "_num_computed_tokens_cpu",
+            "_num_computed_tokens_cache",
+            "_token_to_req_indices_cache",
+        ):
             if hasattr(common, name):
                 changes[name] = None
         return PromptRows(first_row, super().build(0, dataclasses.replace(common, **changes)))

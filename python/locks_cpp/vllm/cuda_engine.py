@@ -24,7 +24,8 @@ SAMPLE_SECONDS = 0.1
 
 def engine_for(vllm_config: Any) -> CudaEngine:
     """The engine of this configuration; made, with all checks, for its first layer."""
-    return engine_of(vllm_config) or CudaEngine(vllm_config)
+    engine = engine_of(vllm_config)
+    return engine if isinstance(engine, CudaEngine) else CudaEngine(vllm_config)
 
 
 @dataclass
@@ -109,8 +110,7 @@ class Samples:
             return
         self._next = now + SAMPLE_SECONDS
         self._copies = [
-            torch.empty((min(rows, self._rows), cuda.REPORT_BYTES), dtype=torch.uint8, pin_memory=True)
-            for _ in self._layers
+            torch.empty((min(rows, self._rows), cuda.REPORT_BYTES), dtype=torch.uint8, pin_memory=True) for _ in self._layers
         ]
         for copy, layer in zip(self._copies, self._layers, strict=True):
             copy.copy_(layer[: copy.shape[0]], non_blocking=True)

@@ -1,4 +1,4 @@
-"""What the layers of one engine share: settings, counts, and what the backend needs. Lives as long as the engine's layers."""
+"""What the layers of one engine share: settings, counts, and what a backend adds. Lives as long as the engine's layers."""
 
 from __future__ import annotations
 

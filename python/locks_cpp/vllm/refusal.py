@@ -28,7 +28,9 @@ def refuse_engine(vllm_config: Any) -> None:
         if size > 1:
             raise Refusal(f"{flag} is {size}; a page of 16 tokens must lie on one rank, so only 1 is served")
     if getattr(parallel, "use_ubatching", False):
-        raise Refusal("batches are split in two that run at once (--enable-dbo); layers share buffers, so that is not served")
+        raise Refusal(
+            "batches are split in two that run at once (--enable-dbo); layers share buffers, so that is not served"
+        )
     if getattr(vllm_config, "kv_transfer_config", None) is not None:
         raise Refusal("a KV connector is configured (kv_transfer_config); blocks that it loads would have no summaries")
     model = vllm_config.model_config

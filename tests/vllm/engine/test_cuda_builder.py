@@ -73,7 +73,10 @@ def rows_of(metadata):
         for first in range(0, len(numbers), 2):  # in calls of two rows
             call = slice(first, min(first + 2, len(numbers)))
             assert torch.arange(1000)[decode.rows_of(call)].tolist() == numbers[call]
-        found |= dict(zip(numbers, zip(decode.tables[:, 0].tolist(), decode.contexts.tolist())))
+        found |= {
+            row: (int(table[0]), int(context))
+            for row, table, context in zip(numbers, decode.tables, decode.contexts, strict=True)
+        }
     return found
 
 
