@@ -42,15 +42,30 @@ endif()
 find_package(nanobind CONFIG REQUIRED PATHS ${_locks_nanobind} NO_DEFAULT_PATH)
 message(STATUS "Python package: for ${Python_EXECUTABLE} (${Python_VERSION}), nanobind ${nanobind_VERSION}")
 
-nanobind_add_module(locks_python_native STABLE_ABI NB_STATIC NB_DOMAIN locks
-  python/native/arrays.cc
-  python/native/native.cc)
-target_compile_options(locks_python_native PRIVATE -Wall -Wextra)
-target_link_libraries(locks_python_native PRIVATE locks)
-set_target_properties(locks_python_native PROPERTIES OUTPUT_NAME _native
-                      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python/locks_cpp)
+# A module of the package, from sources in python/native and what all modules share.
+function(_locks_python_module target name)
+  nanobind_add_module(${target} STABLE_ABI NB_STATIC NB_DOMAIN locks python/native/arguments.cc python/native/arrays.cc ${ARGN})
+  target_compile_options(${target} PRIVATE -Wall -Wextra)
+  target_link_libraries(${target} PRIVATE locks)
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python/locks_cpp)
+  if(SKBUILD)
+    install(TARGETS ${target} LIBRARY DESTINATION locks_cpp COMPONENT python)
+  endif()
+endfunction()
+
+_locks_python_module(locks_python_native _native python/native/native.cc)
+# In a module of its own: those who have no GPU need not load its kernels. CUDA's runtime is linked statically, so it can be
+# imported where there is no CUDA, and says so.
+if(TARGET locks_cuda)
+  _locks_python_module(locks_python_cuda _cuda python/native/cuda.cc)
+  add_library(locks_python_kernels STATIC python/native/copy_rows.cu)
+  target_link_libraries(locks_python_kernels PUBLIC locks_cuda PRIVATE CUDA::cudart_static)
+  target_link_libraries(locks_python_cuda PRIVATE locks_python_kernels)
+  add_dependencies(locks_python_native locks_python_cuda) # one target builds the package
+else()
+  message(STATUS "Python package: without locks_cpp.cuda, there is no CUDA backend")
+endif()
 if(SKBUILD)
-  install(TARGETS locks_python_native LIBRARY DESTINATION locks_cpp COMPONENT python)
   install(FILES LICENSE DESTINATION locks_cpp COMPONENT python)
 endif()
 

@@ -24,6 +24,12 @@ class DecodeReport:
     dense_bytes: NDArray[np.int64]  # what dense attention would have read
     dense: NDArray[np.bool_]  # attended whole
 
+    @classmethod
+    def read(cls, records: NDArray[np.uint8]) -> DecodeReport:
+        """From the bytes that the library writes: [requests, bytes of a report], in C order."""
+        fields = records.view(_RECORD)[:, 0]
+        return cls(*(fields[name] for name in _NAMES))
+
 
 # C++'s struct of the same name, which has the same fields in the same order.
 _RECORD = np.dtype(
@@ -88,5 +94,4 @@ class DecodePlan:
         block_tables: int32 [requests, blocks of the longest request]. context_tokens: int32 [requests], the token being
         decoded included, whose key is in the cache already. Every filled page before it must have been summarized.
         """
-        records = self._plan.run(queries, keys, values, summaries, block_tables, context_tokens, out).view(_RECORD)[:, 0]
-        return DecodeReport(*(records[name] for name in _NAMES))
+        return DecodeReport.read(self._plan.run(queries, keys, values, summaries, block_tables, context_tokens, out))

@@ -13,11 +13,12 @@ struct ElementType {
   const char* name;
   nb::dlpack::dtype dtype;
 };
-constexpr std::array<ElementType, 5> kElements{{{"float32", {2, 32, 1}},
+constexpr std::array<ElementType, 6> kElements{{{"float32", {2, 32, 1}},
                                                 {"float16", {2, 16, 1}},
                                                 {"bfloat16", {4, 16, 1}},
                                                 {"int32", {0, 32, 1}},
-                                                {"uint8", {1, 8, 1}}}};
+                                                {"uint8", {1, 8, 1}},
+                                                {"int64", {0, 64, 1}}}};
 
 const ElementType& type_of(Element element) { return kElements[static_cast<std::size_t>(element)]; }
 std::int64_t bytes_of(Element element) { return type_of(element).dtype.bits / 8; }
@@ -93,12 +94,13 @@ int integer(nb::handle value, const char* argument, int least, int most) {
 }
 
 Array array(nb::handle object, const char* argument, std::vector<Element> elements, const std::string& axes,
-            const std::vector<std::int64_t>& shape, Access access) {
+            const std::vector<std::int64_t>& shape, Access access, Memory memory) {
   const auto expected = [&] {
     std::string text;
     for (const Element element : elements) text += (text.empty() ? "" : " or ") + std::string(type_of(element).name);
     text += " " + axes + " = " + list_text(shape.data(), shape.size(), "any");
-    text += ", the last axis contiguous, in the CPU's memory";
+    text += std::string(", the last axis contiguous, in ") + (memory == Memory::kCpu ? "the CPU's" : "a CUDA device's");
+    text += " memory";
     return access == Access::kWrite ? text + ", writable" : text;
   };
   Array out;
@@ -112,7 +114,8 @@ Array array(nb::handle object, const char* argument, std::vector<Element> elemen
   const auto require = [&](bool fits, const char* why = "") {
     if (!fits) fail(argument, expected(), got_text(out.owner) + why);
   };
-  require(out.owner.is_valid() && out.owner.ndim() == shape.size() && out.owner.device_type() == nb::device::cpu::value);
+  const int device = memory == Memory::kCpu ? nb::device::cpu::value : nb::device::cuda::value;
+  require(out.owner.is_valid() && out.owner.ndim() == shape.size() && out.owner.device_type() == device);
   const auto element = std::find_if(elements.begin(), elements.end(),
                                     [&](Element wanted) { return type_of(wanted).dtype == out.owner.dtype(); });
   require(element != elements.end());
@@ -136,9 +139,9 @@ Array array(nb::handle object, const char* argument, std::vector<Element> elemen
   return out;
 }
 
-Array cache_array(nb::handle object, const char* argument, const std::vector<std::int64_t>& shape) {
+Array cache_array(nb::handle object, const char* argument, const std::vector<std::int64_t>& shape, Memory memory) {
   return array(object, argument, {Element::kFloat32, Element::kFloat16, Element::kBFloat16},
-               "[blocks, block_tokens, kv_heads, head_dim]", shape);
+               "[blocks, block_tokens, kv_heads, head_dim]", shape, Access::kRead, memory);
 }
 
 PagedCache Array::cache() const {

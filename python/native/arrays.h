@@ -31,9 +31,9 @@ T cast(nb::handle value, const char* argument, const char* expected) {
 }
 int integer(nb::handle value, const char* argument, int least, int most);
 
-enum class Element : std::uint8_t { kFloat32, kFloat16, kBFloat16, kInt32, kUInt8 };
+enum class Element : std::uint8_t { kFloat32, kFloat16, kBFloat16, kInt32, kUInt8, kInt64 };
 
-/// An array in the CPU's memory, kept alive. Strides count elements. The last axis is contiguous; an axis that has at most
+/// An array, kept alive. Strides count elements. The last axis is contiguous; an axis that has at most
 /// one entry has the stride of a contiguous array, whatever it came with.
 struct Array {
   const char* argument = "";
@@ -50,19 +50,23 @@ struct Array {
     std::copy_n(stride.begin(), N, out.stride.begin());
     return out;
   }
-  [[nodiscard]] std::span<const std::int32_t> numbers() const {  // of an array of int32 and one axis
-    return {reinterpret_cast<const std::int32_t*>(data), static_cast<std::size_t>(shape[0])};
+  template <class T = std::int32_t>
+  [[nodiscard]] std::span<const T> numbers() const {  // of an array of one axis
+    return {reinterpret_cast<const T*>(data), static_cast<std::size_t>(shape[0])};
   }
   [[nodiscard]] PagedCache cache() const;  // of cache_array()
 };
 
 enum class Access : bool { kRead, kWrite };
+enum class Memory : std::uint8_t { kCpu, kCuda };
 
 /// In `shape`, -1 takes anything. What is written must have no two entries at one address.
 [[nodiscard]] Array array(nb::handle object, const char* argument, std::vector<Element> elements, const std::string& axes,
-                          const std::vector<std::int64_t>& shape, Access access = Access::kRead);
+                          const std::vector<std::int64_t>& shape, Access access = Access::kRead,
+                          Memory memory = Memory::kCpu);
 /// Keys or values: [blocks, block_tokens, kv_heads, head_dim].
-[[nodiscard]] Array cache_array(nb::handle object, const char* argument, const std::vector<std::int64_t>& shape);
+[[nodiscard]] Array cache_array(nb::handle object, const char* argument, const std::vector<std::int64_t>& shape,
+                                Memory memory = Memory::kCpu);
 /// Compares first and last addresses: interleaved arrays overlap.
 void require_apart(const Array& out, std::initializer_list<const Array*> inputs);
 

@@ -15,67 +15,12 @@
 #include <string_view>
 #include <utility>
 
+#include "arguments.h"
 #include "arrays.h"
 #include "locks/locks.h"
 
 namespace locks::python {
 namespace {
-
-// With these limits a workspace is at most 2^64 bytes: its largest part has requests * heads^2 * pages * 16 floats.
-constexpr int kMostHeads = 1024;
-constexpr int kMostRequests = 8192;
-constexpr int kMostContextTokens = 1 << 28;
-constexpr std::array kCombines{"sum", "max", "per_query_head"};
-
-/// Calls a check of the library, some of whose arguments have other names here.
-template <class Check>
-void with_our_names(const Check& check) {
-  try {
-    check();
-  } catch (const std::invalid_argument& error) {
-    std::string text = error.what();
-    for (const auto& [theirs, ours] : {std::pair<std::string_view, const char*>{"table.context_tokens", "context_tokens"},
-                                       {"table.blocks", "block_tables"},
-                                       {"summary format", "format: summary format"}}) {
-      if (text.starts_with(theirs)) text.replace(0, theirs.size(), ours);
-    }
-    throw std::invalid_argument(text);
-  }
-}
-
-const SummaryFormat& format_of(nb::handle value) {
-  const SummaryFormat* out = nullptr;
-  with_our_names([&] { out = &find_format(cast<std::string>(value, "format", "a string")); });
-  return *out;
-}
-
-int head_dim_of(nb::handle value) {
-  const int out = integer(value, "head_dim", 1, kMaxHeadDim);
-  if (!is_supported_head_dim(out)) fail("head_dim", "64, 80, 96, 128, 192 or 256", std::to_string(out));
-  return out;
-}
-
-float scale_of(nb::handle value) {
-  const auto out = cast<float>(value, "softmax_scale", "a number");
-  if (!(out > 0.0F && std::isfinite(out))) fail("softmax_scale", "more than 0, and finite", std::to_string(out));
-  return out;
-}
-
-DecodeConfig decode_config(nb::handle config) {
-  const auto tokens = [&](const char* name) { return integer(config.attr(name), name, 0, (1 << 30) - 1); };
-  const auto number = [&](const char* name) { return cast<float>(config.attr(name), name, "a number"); };
-  DecodeConfig out;
-  out.format = &format_of(config.attr("format"));
-  out.select = {tokens("budget_tokens"),    tokens("sink_tokens"),         tokens("recent_tokens"), tokens("part_tokens"),
-                number("candidate_factor"), number("completion_fraction"), GroupCombine::kSum};
-  out.min_context_tokens = tokens("min_context_tokens");
-  const auto combine = cast<std::string>(config.attr("combine"), "combine", "a string");
-  const auto found = std::find(kCombines.begin(), kCombines.end(), combine);
-  if (found == kCombines.end()) fail("combine", "'sum', 'max' or 'per_query_head'", "'" + combine + "'");
-  out.select.combine = static_cast<GroupCombine>(found - kCombines.begin());
-  check_select_config(out.select);
-  return out;
-}
 
 /// What decode_config() would read.
 nb::dict config_fields(const DecodeConfig& config) {
@@ -125,28 +70,9 @@ void run_on(Pool* pool, const std::function<void(Team)>& work) {
   pool->run(work);
 }
 
-std::int64_t page_bytes(nb::handle format, nb::handle head_dim, nb::handle kv_heads, nb::handle values) {
-  return summary_bytes(format_of(format), head_dim_of(head_dim), integer(kv_heads, "kv_heads", 1, kMostHeads), 1,
-                       cast<bool>(values, "values", "True or False"));
-}
-
-/// Row p of the memory: page p's records, one per KV head side by side, and behind them the value parts likewise.
-struct Summaries {
+struct Summaries : SummaryRows {
   Summaries(nb::handle object, nb::handle format, nb::handle head_dim, nb::handle heads, nb::handle values)
-      : kv_heads(integer(heads, "kv_heads", 1, kMostHeads)) {
-    const std::int64_t bytes = page_bytes(format, head_dim, heads, values);
-    memory = array(object, "memory", {Element::kUInt8}, "[pages, page_bytes or more]", {-1, -1}, Access::kWrite);
-    if (memory.shape[1] < bytes) fail("memory", std::to_string(bytes) + " bytes a page", std::to_string(memory.shape[1]));
-    if (memory.stride[0] < 0) fail("memory", "ascending pages", "a stride of " + std::to_string(memory.stride[0]));
-    store =
-        make_store(format_of(format), head_dim_of(head_dim), kv_heads, memory.shape[0], nb::cast<bool>(values), memory.data);
-    if (store.value_data != nullptr) store.value_data = memory.data + store.page_stride;
-    store.page_stride = store.value_page_stride = memory.stride[0];
-  }
-
-  int kv_heads;
-  Array memory;
-  SummaryStore store;
+      : SummaryRows(object, format, head_dim, heads, values, summary_bytes, make_store, Memory::kCpu) {}
 };
 
 const Summaries& summaries_of(nb::handle summaries) {
@@ -187,23 +113,14 @@ struct Workspace {
   std::span<std::byte> span;
 };
 
-/// Queries or outputs.
-Array head_rows(nb::handle object, const char* argument, const char* rows, const std::vector<std::int64_t>& shape,
-                Access access) {
-  return array(object, argument, {Element::kFloat32}, "[" + std::string(rows) + ", query_heads, head_dim]", shape, access);
-}
-
 class Plan {
  public:
   Plan(nb::handle config, nb::handle query_heads, nb::handle kv_heads, nb::handle head_dim, nb::handle softmax_scale,
        nb::handle max_requests, nb::handle max_context_tokens, nb::object pool)
       : pool_owner_(std::move(pool)),
         pool_(pool_of(pool_owner_)),
-        plan_(decode_config(config),
-              {head_dim_of(head_dim), integer(kv_heads, "kv_heads", 1, kMostHeads),
-               integer(query_heads, "query_heads", 1, kMostHeads), scale_of(softmax_scale)},
-              {integer(max_requests, "max_requests", 1, kMostRequests),
-               integer(max_context_tokens, "max_context_tokens", 1, kMostContextTokens), threads_of(pool_)}),
+        plan_(decode_plan(config, query_heads, kv_heads, head_dim, softmax_scale, max_requests, max_context_tokens,
+                          threads_of(pool_))),
         workspace_(plan_.workspace_bytes()) {}
 
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return plan_.workspace_bytes(); }
@@ -213,7 +130,7 @@ class Plan {
                                            nb::handle block_tables, nb::handle context_tokens, nb::handle out) {
     const Geometry& geometry = plan_.geometry();
     const Summaries& from = summaries_of(summaries);
-    check_summaries(from);
+    check_planned(plan_, from);
     const Array query =
         head_rows(queries, "queries", "requests", {-1, geometry.query_heads, geometry.head_dim}, Access::kRead);
     const std::int64_t requests = query.shape[0];
@@ -242,19 +159,6 @@ class Plan {
   }
 
  private:
-  void check_summaries(const Summaries& summaries) const {
-    const auto text = [](const SummaryFormat* format, int head_dim, int kv_heads, bool values) {
-      return std::string(format->name) + ", head_dim " + std::to_string(head_dim) + ", kv_heads " +
-             std::to_string(kv_heads) + (values ? ", with values" : "");
-    };
-    const bool completes = plan_.config().select.completion_fraction > 0.0F;
-    const std::string expected =
-        text(plan_.config().format, plan_.geometry().head_dim, plan_.geometry().kv_heads, completes);
-    const SummaryStore& store = summaries.store;
-    const std::string got = text(store.format, store.head_dim, summaries.kv_heads, completes && store.value_data != nullptr);
-    if (got != expected) fail("summaries", expected, got);
-  }
-
   nb::object pool_owner_;
   Pool* pool_;
   DecodePlan plan_;
@@ -315,8 +219,6 @@ nb::tuple names_of(const Items& items, const Name& name) {
   return nb::tuple(out);
 }
 
-auto any(const char* name) { return nb::arg(name).none(); }  // None too: our own checks say what is wrong
-
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -332,7 +234,12 @@ NB_MODULE(_native, m) {
   m.def("check_config", [](nb::handle config) { static_cast<void>(decode_config(config)); }, any("config"));
   m.def("default_config", [] { return config_fields({}); });
   m.def("paper_config", [] { return config_fields(DecodeConfig::paper()); });
-  m.def("page_bytes", &page_bytes, any("format"), any("head_dim"), any("kv_heads"), any("values"));
+  m.def(
+      "page_bytes",
+      [](nb::handle format, nb::handle head_dim, nb::handle kv_heads, nb::handle values) {
+        return page_bytes(format, head_dim, kv_heads, values, summary_bytes);
+      },
+      any("format"), any("head_dim"), any("kv_heads"), any("values"));
   m.def("summarize", &summarize_pages, any("keys"), any("values"), any("pages"), any("summaries"), any("pool"));
   m.def("prefill", &prefill_rows, any("queries"), any("keys"), any("values"), any("pages"), any("visible_tokens"),
         any("out"), nb::kw_only(), any("softmax_scale"), any("pool") = nb::none());

@@ -41,6 +41,15 @@ bool selects(const DecodePlan& plan) noexcept {
   return !decode::always_of(plan, plan.limits().max_context_tokens).everything;
 }
 
+/// What attention needs for any number of requests up to `most`: fewer rows are cut finer and may need more.
+std::size_t attend_bytes(const Geometry& geometry, int most, int lists) noexcept {
+  std::size_t bytes = 0;
+  for (int requests = 1; requests <= most; ++requests) {
+    bytes = std::max(bytes, attend_workspace_bytes(geometry, requests, lists));
+  }
+  return bytes;
+}
+
 Buffers cut(const DecodePlan& plan, std::byte* memory) noexcept {
   const Geometry& geometry = plan.geometry();
   const SelectConfig& select = plan.config().select;
@@ -53,8 +62,8 @@ Buffers cut(const DecodePlan& plan, std::byte* memory) noexcept {
     return std::span(cutter.take<std::byte>(static_cast<std::int64_t>(bytes)), bytes);
   };
   out.states = cutter.take_view<float>(requests, geometry.query_heads, 2 + geometry.head_dim);
-  out.attend_workspace = take_bytes(std::max(attend_workspace_bytes(geometry, requests, geometry.kv_heads),
-                                             attend_workspace_bytes(geometry, requests, lists)));
+  out.attend_workspace =
+      take_bytes(std::max(attend_bytes(geometry, requests, geometry.kv_heads), attend_bytes(geometry, requests, lists)));
   if (selects(plan)) {
     const SelectLimits limits = select_limits(select, context);
     const int pages = context / kPageTokens;

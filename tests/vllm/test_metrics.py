@@ -71,3 +71,16 @@ def test_keys_that_are_not_finite_are_mentioned():
     assert "not finite" not in metrics.describe()
     metrics.add("always_attended_records", 3)
     assert "3 records hold a key or value that is not finite" in metrics.describe()
+
+
+def test_on_cuda_all_rows_are_counted_and_some_reported():
+    metrics = Metrics(LOGGER, min_context_tokens=1000, log_interval_seconds=0)
+    context = np.array([900, 4000, 6000])
+    metrics.add_rows(context, context < 1000, layers=40)
+    now = metrics.as_dict()
+    assert (now["rows_dense_short"], now["rows_sparse"], now["rows_reported"]) == (40, 80, 0)
+    assert "estimated coverage" not in metrics.describe()
+    metrics.add_report(report([900, 4000, 6000], [900, 400, 600], [1, 0.5, 0.9], [True, False, False]))
+    now = metrics.as_dict()
+    assert now["rows_sparse"] == 80 and now["attended_share"] == pytest.approx(0.1) and now["coverage"] == pytest.approx(0.7)
+    assert "sparse rows (2 sampled) attended 10.0%" in metrics.describe()

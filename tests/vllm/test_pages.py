@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("locks_cpp", reason="the native module of locks_cpp is not built")
 
-from locks_cpp.vllm.pages import completed_pages, split_rows, written_slots
+from locks_cpp.vllm.pages import completed_pages, divide_rows, split_rows, written_slots
 
 
 def completed(slots):
@@ -108,3 +108,28 @@ def test_types_are_those_of_the_library():
     rows = rows_of([0, 1, 12], [17, 11], [[1, 2], [3, 4]], [False, True])
     assert rows.decode_tables.dtype == rows.decode_context.dtype == np.int32
     assert rows.prefills[0].pages.dtype == rows.prefills[0].visible_tokens.dtype == np.int32
+
+
+def division_of(starts, contexts, prefilling=None):
+    prefilling = None if prefilling is None else np.array(prefilling)
+    return divide_rows(np.array(starts, np.int32), np.array(contexts, np.int32), prefilling, 8)
+
+
+def test_a_batch_that_a_graph_can_hold():
+    """Two requests of three rows each, and padding."""
+    division = division_of([0, 3, 6, 6, 6], [40, 21, 0, 0], [False, False])
+    assert (division.rows_each, division.first_prompt, division.prompt_rows) == (3, None, 0)
+    assert division.decode_owners.tolist() == [0, 0, 0, 1, 1, 1]
+    assert division.tokens_after.tolist() == [2, 1, 0, 2, 1, 0]
+    assert division.decode_contexts.tolist() == [38, 39, 40, 19, 20, 21]
+
+
+def test_a_last_prompt_token_looks_like_a_decode_to_a_graph():
+    division = division_of([0, 1, 2], [40, 40], [True, False])
+    assert division.rows_each == 1 and division.first_prompt == 0 and division.prompt_rows == 1
+    assert division.decodes.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("starts", [[0, 1, 3], [0, 0, 1], [0, 0, 0]])
+def test_rows_that_are_not_alike(starts):
+    assert division_of(starts, [20, 20]).rows_each == 0

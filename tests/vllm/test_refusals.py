@@ -10,12 +10,20 @@ import pytest
 
 locks_cpp = pytest.importorskip("locks_cpp", reason="the native module of locks_cpp is not built")
 
-from locks_cpp.vllm.refusal import HEAD_DIMS, Refusal, refuse_engine, refuse_layer  # noqa: E402
+from locks_cpp.vllm.refusal import (  # noqa: E402
+    CPU_CACHE_DTYPES,
+    CUDA_CACHE_DTYPES,
+    HEAD_DIMS,
+    Refusal,
+    refuse_engine,
+    refuse_layer,
+)
 
 SERVED = {
     "head_dim": 128,
     "head_dims": HEAD_DIMS,
     "kv_cache_dtype": "auto",
+    "cache_dtypes": CPU_CACHE_DTYPES,
     "attn_type": "decoder",
     "alibi_slopes": None,
     "sliding_window": None,
@@ -49,6 +57,7 @@ def test_a_plain_decoder_is_served():
     [
         ({"head_dim": 112}, "head dimension 112; served are 64, 80, 96, 128, 192, 256"),
         ({"kv_cache_dtype": "fp8_e4m3"}, "--kv-cache-dtype fp8_e4m3"),
+        ({"kv_cache_dtype": "float32", "cache_dtypes": CUDA_CACHE_DTYPES}, "served are auto, float16, bfloat16"),
         ({"kv_cache_dtype": "int4_per_token_head"}, "int4_per_token_head"),
         ({"attn_type": "encoder_only"}, "encoder_only"),
         ({"attn_type": SimpleNamespace(value="encoder_decoder")}, "encoder_decoder"),
@@ -69,6 +78,7 @@ def test_a_layer_that_is_not_served(changed, words):
     [
         (engine({"decode_context_parallel_size": 2}), "--decode-context-parallel-size is 2"),
         (engine({"prefill_context_parallel_size": 4}), "--prefill-context-parallel-size is 4"),
+        (engine({"use_ubatching": True}), "--enable-dbo"),
         (engine(kv_transfer_config=object()), "KV connector"),
         (engine(model={"use_mla": True}), "MLA"),
         (engine(model={"is_hybrid": True}), "state-space"),

@@ -101,10 +101,15 @@ def current_config() -> Any | None:
         return None
 
 
-def max_rows_per_decode(vllm_config: Any) -> int:
+def rows_per_decode(vllm_config: Any) -> int:
     """Query rows of a request that decodes: its token and the speculated ones."""
     speculative = getattr(vllm_config, "speculative_config", None)
-    return max(8, 1 + int(getattr(speculative, "num_speculative_tokens", 0) or 0))
+    return 1 + int(getattr(speculative, "num_speculative_tokens", 0) or 0)
+
+
+def max_rows_per_decode(vllm_config: Any) -> int:
+    """More rows than these are a prompt's, where vLLM does not say which are."""
+    return max(8, rows_per_decode(vllm_config))
 
 
 def check_interface() -> None:
@@ -136,7 +141,14 @@ def check_interface() -> None:
         "AttentionMetadataBuilder.build",
         *(
             f"CommonAttentionMetadata.{name}"
-            for name in ("query_start_loc", "seq_lens", "block_table_tensor", "slot_mapping", "causal")
+            for name in (
+                "query_start_loc",
+                "query_start_loc_cpu",
+                "seq_lens",
+                "block_table_tensor",
+                "slot_mapping",
+                "causal",
+            )
         ),
     )
     probe("vllm.v1.kv_cache_interface", "FullAttentionSpec.head_size")

@@ -1,29 +1,84 @@
-"""The place of the CUDA backend: `--attention-backend CUSTOM`. This build has none, and says so."""
+"""The attention backend on CUDA, `--attention-backend CUSTOM`: vLLM's FlashAttention, whose cache and kernels for prompts it
+uses, with decoding by LOCKS."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from vllm.v1.attention.backend import AttentionBackend
+from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
 
-from locks_cpp.vllm.refusal import Refusal
+from locks_cpp.vllm.pages import PAGE_TOKENS
+from locks_cpp.vllm.refusal import CUDA_CACHE_DTYPES, HEAD_DIMS, Refusal
 
-REASON = "this build of locks_cpp has no CUDA kernels for vLLM yet; on the CPU it has"
+
+def why_unavailable() -> str:
+    try:
+        from locks_cpp import cuda
+    except ImportError as error:
+        return f"the native module of locks_cpp cannot be loaded: {error}"
+    return cuda.why_unavailable()
 
 
-class CudaBackend(AttentionBackend):
+class CudaBackend(FlashAttentionBackend):
     @staticmethod
     def get_name() -> str:
         return "CUSTOM"
 
-    @classmethod
-    def validate_configuration(cls, *args: Any, **kwargs: Any) -> list[str]:
-        return [str(Refusal(REASON))]
-
     @staticmethod
     def get_impl_cls() -> Any:
-        raise Refusal(REASON)
+        from locks_cpp.vllm.cuda_impl import CudaImpl
+
+        return CudaImpl
 
     @staticmethod
     def get_builder_cls() -> Any:
-        raise Refusal(REASON)
+        from locks_cpp.vllm.cuda_builder import CudaStepMetadataBuilder
+
+        return CudaStepMetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(*args: Any, **kwargs: Any) -> list[Any]:
+        return [PAGE_TOKENS]
+
+    @classmethod
+    def validate_configuration(cls, *args: Any, **kwargs: Any) -> list[str]:
+        """vLLM ends the start with these reasons, before it reads weights."""
+        unavailable = why_unavailable()
+        reasons = [unavailable] if unavailable else list(super().validate_configuration(*args, **kwargs))
+        return [str(Refusal("; ".join(reasons)))] if reasons else []
+
+    @classmethod
+    def supports_head_size(cls, head_size: int) -> bool:
+        return head_size in HEAD_DIMS
+
+    @classmethod
+    def supports_kv_cache_dtype(cls, kv_cache_dtype: Any) -> bool:
+        return kv_cache_dtype is None or kv_cache_dtype in CUDA_CACHE_DTYPES
+
+    @classmethod
+    def supports_attn_type(cls, attn_type: Any) -> bool:
+        return getattr(attn_type, "value", attn_type) == "decoder"
+
+    @classmethod
+    def supports_sliding_window(cls) -> bool:
+        return False
+
+    @classmethod
+    def supports_sink(cls) -> bool:
+        return False
+
+    @classmethod
+    def supports_non_causal(cls) -> bool:
+        return False
+
+    @classmethod
+    def supports_mm_prefix(cls) -> bool:
+        return False
+
+    @classmethod
+    def supports_per_head_quant_scales(cls) -> bool:
+        return False
+
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        return False

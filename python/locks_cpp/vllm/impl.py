@@ -12,9 +12,9 @@ from vllm.v1.attention.backend import AttentionImpl
 from locks_cpp.vllm import compat
 from locks_cpp.vllm.builder import StepMetadata
 from locks_cpp.vllm.check import check_summaries
-from locks_cpp.vllm.engine import engine_for
+from locks_cpp.vllm.cpu_engine import engine_for
 from locks_cpp.vllm.pages import PAGE_TOKENS, StepRows, completed_pages, written_slots
-from locks_cpp.vllm.refusal import HEAD_DIMS, refuse_layer
+from locks_cpp.vllm.refusal import CPU_CACHE_DTYPES, HEAD_DIMS, refuse_layer
 from locks_cpp.vllm.store import SummaryStore
 
 
@@ -40,6 +40,7 @@ class CpuImpl(AttentionImpl):
             head_dim=head_size,
             head_dims=HEAD_DIMS,
             kv_cache_dtype=kv_cache_dtype,
+            cache_dtypes=CPU_CACHE_DTYPES,
             attn_type=attn_type,
             alibi_slopes=alibi_slopes,
             sliding_window=sliding_window,

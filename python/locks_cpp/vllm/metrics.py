@@ -13,13 +13,14 @@ COUNTS = (
     "rows_dense_short",  # context under min_context_tokens
     "rows_dense_budget",  # context within the budget
     "rows_prompt",  # attended exactly, being of a prompt
+    "rows_reported",  # sparse rows of which the following is known: all on the CPU, samples on CUDA
+    "attended_tokens",
+    "context_tokens",
+    "read_bytes",  # of all decode rows that are known
+    "dense_bytes",
     "pages_summarized",
     "always_attended_records",  # of pages with a key or value that is not finite
     "pages_checked",  # by debug_check
-    "attended_tokens",  # in sparse rows
-    "context_tokens",  # in sparse rows
-    "read_bytes",
-    "dense_bytes",
 )
 
 
@@ -39,27 +40,35 @@ class Metrics:
 
     def add_decode(self, report: Any) -> None:
         """`report`: locks_cpp's DecodeReport of one call, arrays by row."""
-        dense = np.asarray(report.dense, dtype=bool)
-        context = np.asarray(report.context_tokens)
+        self.add_rows(np.asarray(report.context_tokens), np.asarray(report.dense, dtype=bool))
+        self.add_report(report)
+
+    def add_rows(self, context: np.ndarray, dense: np.ndarray, layers: int = 1) -> None:
+        """Decode rows of so many layers: their context tokens, and whether they were attended exactly."""
         short = int(np.count_nonzero(dense & (context < self._min_context_tokens)))
+        exact = int(np.count_nonzero(dense))
+        self.counts["rows_dense_short"] += layers * short
+        self.counts["rows_dense_budget"] += layers * (exact - short)
+        self.counts["rows_sparse"] += layers * (context.size - exact)
+
+    def add_report(self, report: Any) -> None:
+        """How rows went that add_rows counts."""
         counts = self.counts
-        counts["rows_dense_short"] += short
-        counts["rows_dense_budget"] += int(np.count_nonzero(dense)) - short
         counts["read_bytes"] += int(np.sum(report.score_bytes) + np.sum(report.attend_bytes) + np.sum(report.complete_bytes))
         counts["dense_bytes"] += int(np.sum(report.dense_bytes))
-        if dense.all():
+        sparse = ~np.asarray(report.dense, dtype=bool)
+        if not sparse.any():
             return
-        sparse = ~dense
         coverage = np.asarray(report.coverage)[sparse]
-        counts["rows_sparse"] += int(np.count_nonzero(sparse))
+        counts["rows_reported"] += int(np.count_nonzero(sparse))
         counts["attended_tokens"] += float(np.sum(np.asarray(report.attended_tokens)[sparse]))
-        counts["context_tokens"] += int(np.sum(context[sparse]))
+        counts["context_tokens"] += int(np.sum(np.asarray(report.context_tokens)[sparse]))
         self._coverage_sum += float(np.sum(coverage))
         self.min_coverage = min(self.min_coverage, float(coverage.min()))
 
     def as_dict(self) -> dict[str, Any]:
         counts = self.counts
-        rows = counts["rows_sparse"]
+        rows = counts["rows_reported"]
         return {
             **counts,
             "attended_share": counts["attended_tokens"] / counts["context_tokens"] if rows else 1.0,
@@ -75,9 +84,10 @@ class Metrics:
             f"{now['rows_dense_short']:,.0f} exact for a context under {self._min_context_tokens} tokens, "
             f"{now['rows_dense_budget']:,.0f} exact within the budget; {now['rows_prompt']:,.0f} prompt rows exact"
         )
-        if now["rows_sparse"]:
+        if now["rows_reported"]:
+            sampled = "" if now["rows_reported"] == now["rows_sparse"] else f" ({now['rows_reported']:,.0f} sampled)"
             text += (
-                f"; sparse rows attended {now['attended_share']:.1%} of their tokens, estimated coverage "
+                f"; sparse rows{sampled} attended {now['attended_share']:.1%} of their tokens, estimated coverage "
                 f"{now['coverage']:.1%} (least {now['min_coverage']:.1%}); decode read "
                 f"{now['read_bytes'] / now['dense_bytes']:.1%} of dense attention's bytes"
             )

@@ -35,6 +35,62 @@ def completed_pages(slots: Int64s) -> Int32s:
 
 
 @dataclass
+class Division:
+    """Which rows of a step decode. Requests are numbered as in the batch, in which some at the end may have no rows."""
+
+    decodes: npt.NDArray[np.bool_]  # [requests]
+    decode_rows: Int64s  # [decode rows], ascending
+    decode_owners: Int64s  # [decode rows]: their requests
+    tokens_after: Int32s  # [decode rows]: tokens of the request that the row does not see
+    decode_contexts: Int64s  # [decode rows]: tokens that it sees
+    first_prompt: int | None  # the first request whose rows are of a prompt
+    prompt_rows: int
+    rows_each: int  # of every request that has any, these being the first; 0 if they differ
+
+
+def divide_rows(
+    row_starts: npt.NDArray[np.integer],
+    context_tokens: npt.NDArray[np.integer],
+    is_prefilling: npt.NDArray[np.bool_] | None,
+    max_decode_rows: int,
+) -> Division:
+    """row_starts [requests + 1]; context_tokens [requests], those of this step included.
+
+    Rows of a prompt are attended exactly, however few of them a chunk or a prefix hit leaves: what a prompt gives then does
+    not depend on how it was cut. If it is not said which requests are in their prompt, those with more
+    than `max_decode_rows` rows are.
+    """
+    starts = row_starts.astype(np.int64, copy=False)
+    counts = np.diff(starts)
+    contexts = context_tokens.astype(np.int64, copy=False)[: counts.size]
+    decodes = (counts > 0) & (counts <= max_decode_rows)
+    if is_prefilling is None:
+        decodes &= contexts > counts
+    else:
+        known = is_prefilling[: counts.size]  # padding may be left out
+        decodes[: known.size] &= ~known
+    requests = np.flatnonzero(decodes)
+    lengths = counts[requests]
+    owners = np.repeat(requests, lengths)
+    row_in_request = np.arange(owners.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    # Row i of a request's n rows sees all but the n - 1 - i tokens after it.
+    after = counts[owners] - 1 - row_in_request
+    prompts = np.flatnonzero((counts > 0) & ~decodes)
+    used = np.flatnonzero(counts)
+    alike = used.size > 0 and used[-1] == used.size - 1 and bool((counts[used] == counts[0]).all())
+    return Division(
+        decodes=decodes,
+        decode_rows=starts[owners] + row_in_request,
+        decode_owners=owners,
+        tokens_after=after.astype(np.int32),
+        decode_contexts=contexts[owners] - after,
+        first_prompt=int(prompts[0]) if prompts.size else None,
+        prompt_rows=int(counts[prompts].sum()),
+        rows_each=int(counts[0]) if alike else 0,
+    )
+
+
+@dataclass
 class PrefillRows:
     """Rows [first, last) of the step belong to one request."""
 
@@ -64,32 +120,19 @@ def split_rows(
     """Divides a step's rows.
 
     row_starts [requests + 1]; context_tokens [requests], those of this step included; page_tables [requests, pages].
-    Rows of a prompt are attended exactly, however few of them a chunk or a prefix hit leaves: what a prompt gives then does
-    not depend on how it was cut. If it is not said which requests are in their prompt, those with more
-    than `max_decode_rows` rows are.
+    What decodes is for divide_rows to say.
     """
     starts = row_starts.astype(np.int64, copy=False)
     counts = np.diff(starts)
-    contexts = context_tokens.astype(np.int64, copy=False)[: counts.size]
-    decodes = (counts > 0) & (counts <= max_decode_rows)
-    if is_prefilling is None:
-        decodes &= contexts > counts
-    else:
-        decodes &= ~is_prefilling[: counts.size]
-
+    division = divide_rows(row_starts, context_tokens, is_prefilling, max_decode_rows)
     out = StepRows()
-    requests = np.flatnonzero(decodes)
-    if requests.size:
-        lengths = counts[requests]
-        owners = np.repeat(requests, lengths)
-        row_in_request = np.arange(owners.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        out.decode_rows = starts[owners] + row_in_request
-        # Row i of a request's n rows sees all but the n - 1 - i tokens after it.
-        out.decode_context = (contexts[owners] - counts[owners] + 1 + row_in_request).astype(np.int32)
+    if division.decode_rows.size:
+        out.decode_rows = division.decode_rows
+        out.decode_context = division.decode_contexts.astype(np.int32)
         used = -(-int(out.decode_context.max()) // PAGE_TOKENS)
-        out.decode_tables = page_tables[owners, :used].astype(np.int32, copy=False)
-    for request in np.flatnonzero((counts > 0) & ~decodes):
-        context, rows = int(contexts[request]), int(counts[request])
+        out.decode_tables = page_tables[division.decode_owners, :used].astype(np.int32, copy=False)
+    for request in np.flatnonzero((counts > 0) & ~division.decodes):
+        context, rows = int(context_tokens[request]), int(counts[request])
         out.prefills.append(
             PrefillRows(
                 first=int(starts[request]),

@@ -13,7 +13,8 @@ class Refusal(ValueError):
 
 
 HEAD_DIMS = (64, 80, 96, 128, 192, 256)  # those of the library
-PLAIN_CACHE_DTYPES = ("auto", "float32", "float16", "bfloat16")
+CPU_CACHE_DTYPES = ("auto", "float32", "float16", "bfloat16")
+CUDA_CACHE_DTYPES = ("auto", "float16", "bfloat16")  # FlashAttention's, which attends to prompts
 
 
 def refuse_engine(vllm_config: Any) -> None:
@@ -26,6 +27,10 @@ def refuse_engine(vllm_config: Any) -> None:
         size = getattr(parallel, name, 1)
         if size > 1:
             raise Refusal(f"{flag} is {size}; a page of 16 tokens must lie on one rank, so only 1 is served")
+    if getattr(parallel, "use_ubatching", False):
+        raise Refusal(
+            "batches are split in two that run at once (--enable-dbo); layers share buffers, so that is not served"
+        )
     if getattr(vllm_config, "kv_transfer_config", None) is not None:
         raise Refusal("a KV connector is configured (kv_transfer_config); blocks that it loads would have no summaries")
     model = vllm_config.model_config
@@ -46,6 +51,7 @@ def refuse_layer(
     head_dim: int,
     head_dims: tuple[int, ...],
     kv_cache_dtype: str,
+    cache_dtypes: tuple[str, ...],
     attn_type: Any,
     alibi_slopes: Any,
     sliding_window: Any,
@@ -59,8 +65,8 @@ def refuse_layer(
         raise Refusal(f"attention of type {kind!r}; only decoder attention is served")
     if head_dim not in head_dims:
         raise Refusal(f"head dimension {head_dim}; served are {', '.join(map(str, head_dims))}")
-    if kv_cache_dtype not in PLAIN_CACHE_DTYPES:
-        raise Refusal(f"--kv-cache-dtype {kv_cache_dtype}; served on the CPU are {', '.join(PLAIN_CACHE_DTYPES)}")
+    if kv_cache_dtype not in cache_dtypes:
+        raise Refusal(f"--kv-cache-dtype {kv_cache_dtype}; served are {', '.join(cache_dtypes)}")
     if extra.get("sinks") is not None:
         raise Refusal("the model has attention sinks, which are not served")
     for given, what in (

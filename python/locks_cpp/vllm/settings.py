@@ -24,6 +24,11 @@ def is_configured(additional_config: Any) -> bool:
     return isinstance(additional_config, Mapping) and additional_config.get(KEY) is not None
 
 
+def given(additional_config: Any) -> Any:
+    """What is to be parsed: nothing but defaults, if LOCKS was asked for in another way (--attention-backend CUSTOM)."""
+    return additional_config[KEY] if is_configured(additional_config) else {}
+
+
 def parse(given: Any) -> Settings:
     """Reads the value of `additional_config["locks"]`. Raises Refusal naming the setting, what came and what may be."""
     import locks_cpp

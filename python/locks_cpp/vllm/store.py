@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.v1.attention.backend import AttentionBackend, AttentionMetadataBuilder
+from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionMetadataBuilder
 
 from locks_cpp.vllm import compat
 from locks_cpp.vllm.pages import PAGE_TOKENS
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class StoreMetadataBuilder(AttentionMetadataBuilder):
-    """A store has no step of its own: its layer writes and reads it."""
+    """A store has no step of its own: its layer writes and reads it, and decides what a CUDA graph may hold."""
+
+    _cudagraph_support = AttentionCGSupport.ALWAYS
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
@@ -61,12 +63,10 @@ class StoreBackend(AttentionBackend):
 class SummaryStore(nn.Module, AttentionLayerBase):
     def __init__(self, engine: Engine, head_dim: int, kv_heads: int, dtype: torch.dtype) -> None:
         super().__init__()
-        import locks_cpp
-
         config = engine.settings.config
         self.engine = engine
         self.shape = {"format": config.format, "head_dim": head_dim, "kv_heads": kv_heads, "values": config.keeps_values}
-        self.summary_bytes = locks_cpp.page_bytes(**self.shape)
+        self.summary_bytes = engine.library.page_bytes(**self.shape)
         self.page_bytes = compat.store_page_bytes(self.summary_bytes)
         self.dtype = dtype
         self.kv_cache = torch.tensor([])
@@ -74,10 +74,11 @@ class SummaryStore(nn.Module, AttentionLayerBase):
         self._memory: torch.Tensor | None = None
         self._view: Any = None
 
-    def register_in(self, layers: dict[str, Any]) -> None:
-        """Adds the store to the layers for which vLLM allocates. The name must hold one whole number."""
+    def register_in(self, layers: dict[str, Any]) -> int:
+        """Adds the store to the layers for which vLLM allocates; gives its number. The name must hold one whole number."""
         number = sum(isinstance(layer, SummaryStore) for layer in layers.values())
         layers[f"locks_summaries.{number}"] = self
+        return number
 
     def get_attn_backend(self) -> type[AttentionBackend]:
         return StoreBackend
@@ -95,6 +96,4 @@ class SummaryStore(nn.Module, AttentionLayerBase):
         return self._view, self._memory
 
     def over(self, memory: torch.Tensor) -> Any:
-        import locks_cpp
-
-        return locks_cpp.Summaries(memory, **self.shape)
+        return self.engine.library.Summaries(memory, **self.shape)

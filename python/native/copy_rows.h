@@ -1,0 +1,21 @@
+// Rows of queries and outputs between float32 and the 16-bit types of engines.
+#pragma once
+
+#include <cstdint>
+
+#include "locks/cuda.h"
+
+namespace locks::python {
+
+/// [rows, heads, head_dim], elements of the last axis side by side; strides count elements.
+struct HeadRows {
+  std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  std::int64_t row_stride = 0;
+  std::int64_t head_stride = 0;
+};
+/// At least one row and head, head_dim a supported one, at most 65535 rows; types f32, f16 and bf16.
+void copy_rows(const HeadRows& from, const HeadRows& to, std::int64_t rows, std::int64_t heads, int head_dim,
+               cuda::Stream stream);
+
+}  // namespace locks::python

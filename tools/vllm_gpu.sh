@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# LOCKS in vLLM on a GPU: whether it is right, and how fast it is. Needs a Python that has vLLM for CUDA and this package
+# (`pip install ./python -C cmake.define.LOCKS_CUDA=ON`); a GPU of 141 GB for the longest contexts.
+#   tools/vllm_gpu.sh [--python PYTHON] [--package DIR] [--out DIR] [--only kernels|tokens|speed]...
+# --package: a folder that holds locks_cpp as a build stages it (BUILD/python), if it is not installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=python3
+package=""
+out=out
+steps=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --python) python=$2; shift 2 ;;
+    --package) package=$(realpath "$2"); shift 2 ;;
+    --out) out=$2; shift 2 ;;
+    --only) steps+=("$2"); shift 2 ;;
+    *) echo "tools/vllm_gpu.sh: $1 is no option; see its first lines" >&2; exit 2 ;;
+  esac
+done
+[ ${#steps[@]} -gt 0 ] || steps=(kernels tokens speed)
+mkdir -p "$out"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+here=tools/vllm_gpu
+export PYTHONPATH=$PWD/$here${package:+:$package}${PYTHONPATH:+:$PYTHONPATH}
+if [ -n "$package" ]; then # vLLM finds plug-ins by their packages' metadata
+  mkdir "$work/locks_cpp-0.dist-info"
+  printf 'Metadata-Version: 2.1\nName: locks-cpp\nVersion: 0\n' >"$work/locks_cpp-0.dist-info/METADATA"
+  printf '[vllm.general_plugins]\nlocks = locks_cpp.vllm:register\n' >"$work/locks_cpp-0.dist-info/entry_points.txt"
+  PYTHONPATH=$PYTHONPATH:$work
+fi
+failed=()
+
+wants() { [[ " ${steps[*]} " == *" $1 "* ]]; }
+step() {
+  local name=$1 start=$SECONDS
+  shift
+  echo "=== $name"
+  "$@" || failed+=("$name")
+  echo "=== $name took $((SECONDS - start)) s"
+}
+# Arguments: model, batch, contexts.
+measure() {
+  local backend
+  for backend in stock locks; do
+    step "speed: $1, $backend" "$python" $here/speed.py --models "$work" --out "$out" --model "$1" --batch "$2" \
+      --contexts "$3" --backend $backend
+  done
+}
+
+if wants kernels; then step "kernels" "$python" $here/kernels.py; fi
+if wants tokens; then step "tokens" "$python" $here/tokens.py --models "$work"; fi
+if wants speed; then
+  measure glm 1 131072,262144,524288,1048000
+  measure llama 4 131072
+  measure glm 64 1024-32768
+  "$python" $here/speed.py --out "$out" --table
+fi
+
+for name in "${failed[@]}"; do echo "failed: $name"; done
+[ ${#failed[@]} = 0 ]

@@ -1,0 +1,219 @@
+"""vLLM's engine on a tiny model of random weights: LOCKS with a budget of everything against stock FlashAttention, and
+sparse runs under what vLLM does to blocks and batches, with debug_check on: every summary that a step may read is compared
+with a fresh one before each step."""
+
+import argparse
+import gc
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.update({"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"})
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+
+import models
+import numpy as np
+import torch
+
+NEW_TOKENS = 48
+GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8, 16]}
+EVERYTHING = {"budget_tokens": 16384, "min_context_tokens": 0, "debug_check": True}
+SPARSE = {"budget_tokens": 512, "min_context_tokens": 1024, "debug_check": True}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+# The log-probability by which the likeliest token may lead where two exact runs part, since they round differently: some
+# units in the last place of the logits.
+NEAR_TIE = {"float16": 0.02, "bfloat16": 0.1}
+# Engines that compute prompts as the first does. Elsewhere keys round differently, and random ones are chosen by a hair.
+SAME_BITS = ("graphs", "bfloat16", "without graphs", "blocks of 64")
+
+
+def prompts() -> list[list[int]]:
+    """Long ones with a common beginning, one with a loop in it, and short ones beside them."""
+    draw = np.random.default_rng(11)
+    common = draw.integers(5, 4000, 2048).tolist()
+    long = [[*common, *draw.integers(5, 4000, more).tolist()] for more in (1, 961, 3100)]
+    loop = draw.integers(5, 4000, 23).tolist() * 70
+    return [*long, loop, *(draw.integers(5, 4000, 17 + 50 * short).tolist() for short in range(8))]
+
+
+@dataclass
+class Result:
+    tokens: list[list[int]] = field(default_factory=list)
+    logprobs: list[list[dict[int, float]]] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    replays: int = 0
+    cached_tokens: int = 0  # of the last round's prompts
+
+
+def count_replays() -> list[int]:
+    count = [0]
+    replay = torch.cuda.CUDAGraph.replay
+
+    def counted(self):
+        count[0] += 1
+        return replay(self)
+
+    torch.cuda.CUDAGraph.replay = counted
+    return count
+
+
+def run(model: str, locks: dict[str, Any] | None, rounds: int = 1, compilation: Any = None, **settings: Any) -> Result:
+    """Generates for all prompts, `rounds` times in one engine; the result is that of the last round."""
+    from vllm import LLM, SamplingParams
+
+    from locks_cpp.vllm import stats
+
+    arguments = {
+        "dtype": "float16",
+        "max_model_len": 8192,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 2048,
+        "kv_cache_memory_bytes": 512 << 20,
+        "enable_prefix_caching": False,
+        **settings,
+    }
+    llm = LLM(
+        model=model,
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        seed=0,
+        disable_log_stats=False,
+        attention_config={"backend": "FLASH_ATTN" if locks is None else "CUSTOM"},
+        additional_config={} if locks is None else {"locks": locks},
+        compilation_config=GRAPHS if compilation is None else compilation,
+        **arguments,
+    )
+    llm.apply_model(models.draw_weights)
+    sampling = SamplingParams(max_tokens=NEW_TOKENS, temperature=0, ignore_eos=True, detokenize=False, logprobs=10)
+    asked = [{"prompt_token_ids": ids} for ids in prompts()]
+    before = REPLAYS[0]
+    for _ in range(rounds):
+        requests = llm.generate(asked, sampling, use_tqdm=False)
+    outputs = [request.outputs[0] for request in requests]
+    result = Result(replays=REPLAYS[0] - before, cached_tokens=sum(request.num_cached_tokens or 0 for request in requests))
+    result.tokens = [list(output.token_ids) for output in outputs]
+    result.logprobs = [[{token: p.logprob for token, p in step.items()} for step in output.logprobs] for output in outputs]
+    result.stats = stats(llm.llm_engine.vllm_config)
+    result.metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+    del llm
+    gc.collect()
+    torch.cuda.empty_cache()
+    return result
+
+
+def partings(one: Result, other: Result) -> tuple[int, list[float], float]:
+    """Of how many requests all tokens are equal; where they part, by how much the token of `one` leads that of `other`; and
+    the largest difference of log-probabilities before."""
+    equal, leads, drift = 0, [], 0.0
+    for tokens, others, steps, other_steps in zip(one.tokens, other.tokens, one.logprobs, other.logprobs, strict=True):
+        for token, other_token, step, other_step in zip(tokens, others, steps, other_steps, strict=True):
+            for shared in step.keys() & other_step.keys():
+                drift = max(drift, abs(step[shared] - other_step[shared]))
+            if token != other_token:
+                leads.append(step[token] - step.get(other_token, -100.0))
+                break
+        else:
+            equal += 1
+    return equal, leads, drift
+
+
+def first_drift(one: Result, other: Result, position: int) -> float:
+    """The largest difference of log-probabilities at a position that both reached by the same tokens."""
+    worst = 0.0
+    for tokens, others, steps, other_steps in zip(one.tokens, other.tokens, one.logprobs, other.logprobs, strict=True):
+        if tokens[:position] == others[:position]:
+            shared = steps[position].keys() & other_steps[position].keys()
+            worst = max(worst, *(abs(steps[position][t] - other_steps[position][t]) for t in shared), 0.0)
+    return worst
+
+
+FAILED: list[str] = []
+
+
+def check(name: str, fits: bool, figures: str = "") -> None:
+    print(f"tokens: {'ok  ' if fits else 'FAIL'} {name}{': ' if figures else ''}{figures}", flush=True)
+    if not fits:
+        FAILED.append(name)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--models", type=Path, required=True)
+    arguments.add_argument("--only", default="", help="names of runs, with commas between")
+    options = arguments.parse_args()
+    model = models.write(options.models, "tiny")
+    wanted = set(filter(None, options.only.split(",")))
+
+    stocks = {dtype: run(model, None, dtype=dtype) for dtype in NEAR_TIE}
+    check("without LOCKS there is no trace of it", "locks_cpp.vllm.engine" not in sys.modules)
+    for locks, settings, words in (
+        ({"budget": 1}, {}, "unknown setting budget"),
+        ({"threads": 2}, {}, "threads is for the CPU"),
+        ({}, {"kv_cache_dtype": "fp8"}, "kv_cache_dtype not supported"),
+    ):
+        try:
+            run(model, locks, **settings)
+            said = "nothing"
+        except Exception as error:
+            said = str(error)
+        check(f"refused: {locks or settings}", "LOCKS refuses to start: " in said and words in said, said[:200])
+
+    engines: dict[str, dict[str, Any]] = {
+        "graphs": {},
+        "bfloat16": {"dtype": "bfloat16"},
+        "without graphs": {"compilation": {"mode": 0, "cudagraph_mode": "NONE"}},
+        "as vLLM comes": {"compilation": {"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}},
+        "odd chunks": {"max_num_batched_tokens": 301},
+        "prefix cache": {"enable_prefix_caching": True, "rounds": 2},
+        "preemption": {"num_gpu_blocks_override": 646},
+        "blocks of 64": {"block_size": 64},
+        "speculation": {"speculative_config": NGRAM},
+    }
+    plains: dict[str, Result] = {}
+    for name, settings in engines.items():
+        if wanted and name not in wanted:
+            continue
+        dtype = settings.get("dtype", "float16")
+        stock, near = stocks[dtype], NEAR_TIE[dtype]
+        result = run(model, EVERYTHING, **settings)
+        equal, leads, drift = partings(stock, result)
+        check(
+            f"{name}: a budget of everything gives stock FlashAttention's tokens, or parts at a near tie",
+            all(lead < near for lead in leads) and drift < near and result.stats["rows_sparse"] == 0,
+            f"{equal} of {len(stock.tokens)} equal, leads {[round(lead, 3) for lead in leads]}, drift {drift:.3f}, "
+            f"{result.replays} replays, {result.stats['pages_checked']:,.0f} summaries checked",
+        )
+        sparse = run(model, SPARSE, **settings)
+        plain = plains.setdefault(dtype, sparse)
+        figures = sparse.stats
+        check(
+            f"{name}: sparse",
+            figures["rows_sparse"] > 0
+            and figures["pages_checked"] > 0
+            and first_drift(stock, sparse, 0) < near
+            and 0.001 < first_drift(stock, sparse, 1) < 3
+            and (name not in SAME_BITS or first_drift(plain, sparse, 1) < near),
+            f"from stock at the first two tokens {first_drift(stock, sparse, 0):.3f} {first_drift(stock, sparse, 1):.3f}, "
+            f"from the first sparse run {first_drift(plain, sparse, 1):.3f}; {sparse.replays} replays, "
+            f"{figures['rows_sparse']:,.0f} rows sparse, {figures['rows_dense_short']:,.0f} short, "
+            f"{figures['rows_prompt']:,.0f} of prompts, attended {figures['attended_share']:.3f}, coverage "
+            f"{figures['coverage']:.3f} ({figures['rows_reported']:.0f} sampled), {figures['pages_checked']:,.0f} summaries "
+            f"checked, {sparse.metrics.get('vllm:num_preemptions', 0):.0f} preemptions, "
+            f"{sparse.cached_tokens} prompt tokens cached",
+        )
+        if name == "graphs":
+            check("graphs: decode runs in them", result.replays > 40 and sparse.replays > 40)
+        if name == "preemption":
+            check("preemption: it happened", sparse.metrics["vllm:num_preemptions"] > 0)
+        if name == "prefix cache":
+            check("prefix cache: it was hit", sparse.cached_tokens > 10000)
+    print(f"tokens: {len(FAILED)} failed", flush=True)
+    return 1 if FAILED else 0
+
+
+if __name__ == "__main__":
+    REPLAYS = count_replays()
+    sys.exit(main())
