@@ -33,10 +33,18 @@ __device__ inline int sum_before(int own, int* scratch, int& total) {
   return (warp > 0 ? before : 0) + inclusive - own;
 }
 
+/// What a thread block has counted, of the kBuckets of a list.
+__device__ inline void add_counts(const std::int32_t* own, std::int32_t* all) {
+  for (int i = thread_index(); i < kBuckets; i += kThreads) {
+    if (own[i] > 0) atomicAdd(&all[i], own[i]);
+  }
+}
+
 /// From the highest bucket down: the first with which `count` is reached, and how many its members must supply.
 struct Bucket {
   int index = 0;
   int wanted = 0;
+  int size = 0;
 };
 
 /// `counts` [kPerThread * kThreads] in global or shared memory, together at least `count`. All threads get the answer.
@@ -52,7 +60,7 @@ __device__ Bucket find_bucket(const std::int32_t* counts, int num_buckets, int c
   int before = sum_before(own, scratch, total);
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (before < count && before + sizes[i] >= count) found = {top - i, count - before};
+    if (before < count && before + sizes[i] >= count) found = {top - i, count - before, sizes[i]};
     before += sizes[i];
   }
   __syncthreads();
@@ -84,18 +92,18 @@ __device__ inline Cut cut_few(const std::uint32_t* keys, int num, int wanted) {
   return found;
 }
 
-/// Digits of 11, 11 and 10 bits, until few keys are left; the first one known perhaps: the same for all keys.
+/// Digits of 11, 11 and 10 bits, until few keys are left. The first `known_bits` (none, 11 or 22) are the same for all keys.
 template <class Key>
-__device__ Cut find_cut(int num, int wanted, bool first_known, int* scratch, const Key& key) {
+__device__ Cut find_cut(int num, int wanted, int known_bits, int* scratch, const Key& key) {
   constexpr int kDigit = 11;
   constexpr int kValues = 1 << kDigit;
   __shared__ std::int32_t counts[kValues];
   __shared__ std::uint32_t few[kFew];
   __shared__ int num_few;
   if (wanted == 0) return {~0U, 0};
-  std::uint32_t prefix = first_known ? key(0) >> (32 - kDigit) : 0;
-  int shift = first_known ? 32 - kDigit : 32;  // the digits before it are known
-  int left = num;                              // keys that have them
+  int shift = 32 - known_bits;  // the bits before it are known
+  std::uint32_t prefix = known_bits > 0 ? key(0) >> shift : 0;
+  int left = num;  // keys that have them
   while (left > kFew && shift > 0) {
     const int bits = min(shift, kDigit);
     shift -= bits;
@@ -110,8 +118,7 @@ __device__ Cut find_cut(int num, int wanted, bool first_known, int* scratch, con
     const Bucket digit = find_bucket<kValues / kThreads>(counts, 1 << bits, wanted, scratch);
     prefix = prefix << bits | static_cast<std::uint32_t>(digit.index);
     wanted = digit.wanted;
-    left = counts[digit.index];
-    __syncthreads();
+    left = digit.size;
   }
   if (shift == 0) return {prefix, wanted};
   if (threadIdx.x == 0) num_few = 0;

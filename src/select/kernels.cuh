@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, 1) choose_pages(const __grid_constan
   find_norms(lists, gang, shared);
   share_pages(lists, gang, shared, shared + lists.heads);
   gang.sync();
-  take_largest<Take::kCandidates>(lists, gang, scratch, reinterpret_cast<Member*>(shared));
+  take_largest<Take::kCandidates>(lists, gang, scratch, shared);
 }
 
 /// Steps 2 to 4. `wants_rest`: more than the selection.
@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       in_shared ? shared_words : lists.buffers.candidate_words + at * Candidates::words(capacity, parts, lists.heads),
       capacity, parts);
   const PartChoice choice{lists, gang, candidates, lists.args.num_candidates(gang.request, gang.list), parts};
+  clear_buckets(gang, lists.buffers.fine_buckets + at * kBuckets);
   choice.read();
   if (parts > 1 && choice.count > 0) {
     choice.weigh();
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   gang.sync();
   if (gang.rank == gang.size() - 1) sum_skipped(lists, gang);
   if (lists.args.config.completion_fraction > 0.0F) {
-    take_largest<Take::kCompletion>(lists, gang, scratch, reinterpret_cast<Member*>(shared_words));
+    take_largest<Take::kCompletion>(lists, gang, scratch, shared_words);
   }
 }
 

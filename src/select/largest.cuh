@@ -7,7 +7,13 @@
 
 namespace locks::cuda::select_kernels {
 
-inline constexpr int kStaged = 2048;  // members in shared memory; more are read again and again where they are
+// Members in shared memory. If the bucket has more it is divided again; if that does not help, because they are equal, they
+// are read again and again where they are.
+#ifdef LOCKS_EMULATED
+inline constexpr int kStaged = 64;  // so that few are many
+#else
+inline constexpr int kStaged = 2048;
+#endif
 
 enum class Take { kCandidates, kCompletion };
 
@@ -15,20 +21,21 @@ enum class Take { kCandidates, kCompletion };
 template <Take kTake>
 class Assembly {
  public:
-  __device__ Assembly(const Lists& lists, const Gang& gang, Member* staged)
+  __device__ Assembly(const Lists& lists, const Gang& gang, void* memory)
       : lists_(lists),
         request_(gang.request),
         list_(gang.list),
         sink_pages_(gang.sink_pages),
         at_(lists.list_at(request_, list_)),
         members_(lists.buffers.members + at_ * lists.buffers.max_pages),
-        staged_(staged),
+        staged_(static_cast<Member*>(memory)),
         num_words_((gang.num_pages + 31) / 32),
-        taken_(reinterpret_cast<std::uint32_t*>(staged + kStaged)),
+        taken_(reinterpret_cast<std::uint32_t*>(staged_ + kStaged)),
         equal_(taken_ + num_words_),
         before_(equal_ + num_words_) {}
 
-  __device__ void run(const Bucket& bucket, int* scratch) {
+  /// Of the members `wanted` are taken; their first `known_bits` are the same.
+  __device__ void run(int wanted, int known_bits, int* scratch) {
     const std::uint32_t* const above = lists_.buffers.above + at_ * (lists_.buffers.max_pages / 32);
     for (int i = thread_index(); i < num_words_; i += kThreads) {
       taken_[i] = __ldcg(above + i);
@@ -38,7 +45,7 @@ class Assembly {
     in_shared_ = num_members_ <= kStaged;
     for (int i = thread_index(); in_shared_ && i < num_members_; i += kThreads) staged_[i] = far_member(i);
     __syncthreads();
-    const int equal = take_members(bucket, scratch);
+    const int equal = take_members(wanted, known_bits, scratch);
     const int total = place(equal, scratch);
     __syncthreads();
     write();
@@ -57,11 +64,9 @@ class Assembly {
 
   /// Marks the members above the cut, and those at it, of which the first so many are taken: that number is the answer. The
   /// lowest bucket can have fewer members than are wanted.
-  __device__ int take_members(const Bucket& bucket, int* scratch) {
-    // Inside the scale all members share the first digit.
-    const bool first_known = bucket.index > 0 && bucket.index < kBuckets - 1;
+  __device__ int take_members(int wanted, int known_bits, int* scratch) {
     const Cut cut =
-        find_cut(num_members_, min(bucket.wanted, num_members_), first_known, scratch, [&](int i) { return member(i).key; });
+        find_cut(num_members_, min(wanted, num_members_), known_bits, scratch, [&](int i) { return member(i).key; });
     for (int i = thread_index(); i < num_members_; i += kThreads) {
       const auto [page, key] = member(i);
       if (key > cut.key) atomicOr(&taken_[page / 32], 1U << page % 32);
@@ -151,14 +156,63 @@ class Assembly {
   bool in_shared_ = false;
 };
 
-/// What `Assembly` needs of shared memory.
+/// What take_largest needs of shared memory.
 [[nodiscard]] constexpr std::size_t assembly_bytes(int max_pages) noexcept {
-  return kStaged * sizeof(Member) + static_cast<std::size_t>(max_pages) / 32 * 3 * sizeof(std::uint32_t);
+  const std::size_t staged = kStaged * sizeof(Member);
+  const std::size_t counts = kBuckets * sizeof(std::int32_t);
+  return (staged > counts ? staged : counts) + static_cast<std::size_t>(max_pages) / 32 * 3 * sizeof(std::uint32_t);
 }
 
-/// Finds the list's largest shares, once the gang has counted them all. `staged`: assembly_bytes.
+/// Which shares are taken for sure, and which may be: those of a bucket, or of a part of it.
+class Threshold {
+ public:
+  /// The gang has counted all shares. `counts` [kBuckets] in shared memory.
+  __device__ Threshold(const Lists& lists, const Gang& gang, const float* share, int count, int* scratch,
+                       std::int32_t* counts) {
+    const std::int64_t at = lists.list_at(gang.request, gang.list) * kBuckets;
+    bucket_ = find_bucket<kBuckets / kThreads>(lists.buffers.buckets + at, kBuckets, count, scratch);
+    wanted = bucket_.wanted;
+    // Inside the scale all shares of a bucket have the same leading bits.
+    if (bucket_.index == 0 || bucket_.index == kBuckets - 1) return;
+    known_bits = 11;
+    if (bucket_.size <= kStaged) return;
+    for (int i = thread_index(); i < kBuckets; i += kThreads) counts[i] = 0;
+    __syncthreads();
+    const int end = min(gang.last_block() * kBlockPages, gang.num_pages);
+    for (int page = gang.first_block() * kBlockPages + thread_index(); page < end; page += kThreads) {
+      if (bucket_of(share[page]) == bucket_.index) atomicAdd(&counts[next_digit(share[page])], 1);
+    }
+    __syncthreads();
+    add_counts(counts, lists.buffers.fine_buckets + at);
+    gang.sync();
+    const Bucket fine = find_bucket<kBuckets / kThreads>(lists.buffers.fine_buckets + at, kBuckets, wanted, scratch);
+    fine_index_ = fine.index;
+    wanted = fine.wanted;
+    known_bits = 22;
+  }
+
+  /// Positive: taken; 0: a member; negative: not taken.
+  [[nodiscard]] __device__ int side(float share) const {
+    const int side = bucket_of(share) - bucket_.index;
+    return side != 0 || fine_index_ < 0 ? side : next_digit(share) - fine_index_;
+  }
+
+  int wanted = 0;      // of the members
+  int known_bits = 0;  // that all members share
+
+ private:
+  static constexpr int kFineShift = kBucketShift - 11;
+  static_assert(kBuckets == 1 << 11);
+  [[nodiscard]] static __device__ int next_digit(float share) {
+    return static_cast<int>(__float_as_uint(share) >> kFineShift & (kBuckets - 1U));
+  }
+  Bucket bucket_;
+  int fine_index_ = -1;  // the bucket was not divided
+};
+
+/// Finds the list's largest shares, once the gang has counted them all. `memory`: assembly_bytes.
 template <Take kTake>
-__device__ void take_largest(const Lists& lists, const Gang& gang, int* scratch, Member* staged) {
+__device__ void take_largest(const Lists& lists, const Gang& gang, int* scratch, void* memory) {
   const SelectArgs& args = lists.args;
   const Buffers& buffers = lists.buffers;
   const AlwaysAttended always = lists.always(gang.request);
@@ -172,19 +226,19 @@ __device__ void take_largest(const Lists& lists, const Gang& gang, int* scratch,
   Member* const members = buffers.members + at * buffers.max_pages;
   __shared__ int next_member;
   if (threadIdx.x == 0) next_member = 0;
-  const Bucket bucket = find_bucket<kBuckets / kThreads>(buffers.buckets + at * kBuckets, kBuckets, count, scratch);
+  const Threshold threshold(lists, gang, share, count, scratch, static_cast<std::int32_t*>(memory));
   const unsigned lane = threadIdx.x % 32;
   const int first_page = gang.first_block() * kBlockPages + thread_index();
   const int end = min(gang.last_block() * kBlockPages, gang.num_pages);
   // A page without any share stands for nothing in the completion, and is not even looked at.
   const auto is_member = [&](float value) {
-    return bucket_of(value) == bucket.index && (kTake == Take::kCandidates || value > 0.0F);
+    return threshold.side(value) == 0 && (kTake == Take::kCandidates || value > 0.0F);
   };
   int own_members = 0;  // of the warp
 #pragma unroll 1
   for (int page = first_page; page - static_cast<int>(lane) < end; page += kThreads) {  // whole warps
     const float value = page < end ? share[page] : 0.0F;
-    const unsigned above_it = __ballot_sync(kWarp, page < end && bucket_of(value) > bucket.index);
+    const unsigned above_it = __ballot_sync(kWarp, page < end && threshold.side(value) > 0);
     own_members += __popc(__ballot_sync(kWarp, page < end && is_member(value)));
     if (lane == 0) above[page / 32] = above_it;
   }
@@ -203,7 +257,7 @@ __device__ void take_largest(const Lists& lists, const Gang& gang, int* scratch,
     if (is_one) members[place] = {page, __float_as_uint(value)};
   }
   gang.sync();
-  if (gang.rank == 0) Assembly<kTake>(lists, gang, staged).run(bucket, scratch);
+  if (gang.rank == 0) Assembly<kTake>(lists, gang, memory).run(threshold.wanted, threshold.known_bits, scratch);
 }
 
 }  // namespace locks::cuda::select_kernels

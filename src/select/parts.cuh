@@ -100,7 +100,7 @@ struct PartChoice {
     const int tokens = lists.args.config.part_tokens;
     const int all = count * num_parts;
     const int wanted = min(select::remaining_tokens(lists.args.config, lists.always(gang.request)) / tokens, all);
-    const Cut cut = find_cut(all, wanted, false, scratch, [&](int i) { return __float_as_uint(candidates.part_shares[i]); });
+    const Cut cut = find_cut(all, wanted, 0, scratch, [&](int i) { return __float_as_uint(candidates.part_shares[i]); });
     const int per_thread = (count + kThreads - 1) / kThreads;
     const int first = min(count, thread_index() * per_thread);
     const int last = min(count, first + per_thread);

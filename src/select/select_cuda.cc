@@ -30,6 +30,7 @@ std::size_t cut(const Sizes& sizes, std::byte* memory, Buffers& buffers) noexcep
   buffers.log_norm = cutter.take<float>(heads);
   buffers.share = cutter.take<float>(lists * buffers.max_pages);
   buffers.buckets = cutter.take<std::int32_t>(lists * select_kernels::kBuckets);
+  buffers.fine_buckets = cutter.take<std::int32_t>(lists * select_kernels::kBuckets);
   buffers.above = cutter.take<std::uint32_t>(lists * buffers.max_pages / 32);
   buffers.members = cutter.take<select_kernels::Member>(lists * buffers.max_pages);
   buffers.num_members = cutter.take<std::int32_t>(lists);

@@ -34,6 +34,7 @@ struct Buffers {
   float* log_norm = nullptr;                 // [requests, query_heads]
   float* share = nullptr;                    // [requests, lists, max_pages], from the first selectable page on
   std::int32_t* buckets = nullptr;           // [requests, lists, kBuckets]: how many shares each holds
+  std::int32_t* fine_buckets = nullptr;      // [requests, lists, kBuckets]: of a bucket with many members
   std::uint32_t* above = nullptr;            // [requests, lists, max_pages / 32]: pages above the bucket of the threshold
   Member* members = nullptr;                 // [requests, lists, max_pages], in any order
   std::int32_t* num_members = nullptr;       // [requests, lists]; 0 between launches

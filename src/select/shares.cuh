@@ -1,12 +1,16 @@
 // From log-masses to shares. A share needs the masses of all pages, so the gang meets between the two steps.
 #pragma once
 
-#include "select/fold.cuh"
-#include "select/gang.cuh"
+#include "select/cut.cuh"
 
 namespace locks::cuda::select_kernels {
 
 inline constexpr int kRows = kBlockPages / kLanes;  // of 16 pages: what a thread of a half-warp has of a block
+
+/// The gang does it together.
+__device__ inline void clear_buckets(const Gang& gang, std::int32_t* buckets) {
+  for (int i = gang.rank * kThreads + thread_index(); i < kBuckets; i += gang.size() * kThreads) buckets[i] = 0;
+}
 
 /// Clears what a selection counts in, and says what holds for a list that selects nothing.
 __device__ inline void prepare(const Lists& lists, const Gang& gang) {
@@ -23,9 +27,9 @@ __device__ inline void prepare(const Lists& lists, const Gang& gang) {
     args.skipped_log_mass(gang.request, gang.list * lists.heads + head) = -kInfinity;
     args.coverage(gang.request, gang.list * lists.heads + head) = 1.0F;
   }
-  for (int i = gang.rank * kThreads + thread_index(); gang.num_blocks() > 0 && i < kBuckets; i += gang.size() * kThreads) {
-    lists.buffers.buckets[at * kBuckets + i] = 0;
-  }
+  if (gang.num_blocks() == 0) return;
+  clear_buckets(gang, lists.buffers.buckets + at * kBuckets);
+  clear_buckets(gang, lists.buffers.fine_buckets + at * kBuckets);
 }
 
 /// A block of pages and a query head: what a half-warp takes. One that has none beside one that does repeats the last one's.
@@ -142,10 +146,7 @@ __device__ inline void share_pages(const Lists& lists, const Gang& gang, const f
     }
     __syncthreads();
   }
-  std::int32_t* const buckets = buffers.buckets + lists.list_at(gang.request, gang.list) * kBuckets;
-  for (int i = thread_index(); i < kBuckets; i += kThreads) {
-    if (counts[i] > 0) atomicAdd(&buckets[i], counts[i]);
-  }
+  add_counts(counts, buffers.buckets + lists.list_at(gang.request, gang.list) * kBuckets);
 }
 
 }  // namespace locks::cuda::select_kernels

@@ -3,6 +3,9 @@
 // kernels. They must keep warps whole where lanes talk to each other.
 #pragma once
 
+#undef _FORTIFY_SOURCE  // it takes jumps between stacks for errors
+
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -72,10 +75,10 @@ class Block {
     kernel_ = &kernel;
     live_ = static_cast<int>(fibers_.size());
     for (Fiber& fiber : fibers_) {
-      fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
+      fiber.stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
       getcontext(&fiber.context);
       fiber.context.uc_stack = {fiber.stack.get(), 0, kStackBytes};
-      fiber.context.uc_link = &scheduler_;
+      fiber.context.uc_link = nullptr;
       makecontext(&fiber.context, [] { current->work(); }, 0);
     }
     while (live_ > 0) {
@@ -83,7 +86,7 @@ class Block {
         if (fibers_[i].done) continue;
         own_ = i;
         threadIdx.x = static_cast<unsigned>(i);
-        swapcontext(&scheduler_, &fibers_[i].context);
+        switch_to(fibers_[i]);
       }
     }
     current = nullptr;
@@ -117,7 +120,9 @@ class Block {
   static constexpr std::size_t kStackBytes = 64 * 1024;
   struct Fiber {
     ucontext_t context{};
+    jmp_buf place;
     std::unique_ptr<std::byte[]> stack;
+    bool started = false;
     bool done = false;
   };
   struct Warp {
@@ -130,18 +135,28 @@ class Block {
     fibers_[own_].done = true;
     --live_;
     block_.complete(std::max(live_, 1));  // who has left is not waited for
+    _longjmp(scheduler_place_, 1);
+  }
+  /// Contexts begin a fiber; from then on jumps, which make no system call.
+  void switch_to(Fiber& fiber) {
+    if (_setjmp(scheduler_place_) != 0) return;
+    if (fiber.started) _longjmp(fiber.place, 1);
+    fiber.started = true;
+    setcontext(&fiber.context);
   }
   void meet(MeetingPoint& point, int expected) {
     const unsigned before = point.meetings;
     ++point.arrived;
     if (point.complete(expected)) return;
-    while (point.meetings == before) swapcontext(&fibers_[own_].context, &scheduler_);
+    while (point.meetings == before) {
+      if (_setjmp(fibers_[own_].place) == 0) _longjmp(scheduler_place_, 1);
+    }
   }
 
   Cluster& cluster_;
   int rank_;
   const std::function<void()>* kernel_ = nullptr;
-  ucontext_t scheduler_{};
+  jmp_buf scheduler_place_;
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
   std::vector<std::max_align_t> shared_;

@@ -24,7 +24,7 @@ struct Case {
   int budget;
   float completion;
   GroupCombine combine;
-  int special;  // 0 plain, 1 many ties, 2 marked pages and NaN, 3 everything marked, 4 no mass at all
+  int special;  // 0 plain, 1 many ties, 2 marked pages and NaN, 3 everything marked, 4 no mass at all, 5 nearly equal
 };
 
 inline void PrintTo(const Case& c, std::ostream* out) {
@@ -65,6 +65,7 @@ struct Batch {
       if (c.special == 2 && page % 7 == 3) value = kNaN;
       if (c.special == 3 || (c.special == 2 && page % 20 == 5)) value = kInfinity;
       if (c.special == 4) value = -kInfinity;
+      if (c.special == 5) value = 1.0F + 1e-4F * value;
     }
     states.assign(rows * 2, 1.0F);
     for (std::size_t i = 0; i < rows; ++i) {
@@ -200,7 +201,7 @@ void check_selection(const Case& c, const std::vector<std::int32_t>& contexts, c
 inline std::vector<Case> cases() {
   std::vector<Case> all;
   for (const int part : {1, 2, 4, 8, 16}) {
-    for (const int special : {0, 1, 2, 3, 4}) {
+    for (const int special : {0, 1, 2, 3, 4, 5}) {
       all.push_back({part, 128, 0.1F, GroupCombine::kSum, special});
       all.push_back({part, 1000, 0.0F, GroupCombine::kMax, special});
       all.push_back({part, 4096, 1.0F, GroupCombine::kSum, special});
