@@ -4,12 +4,11 @@
 
 #include "cpu/check.h"
 #include "cpu/cutter.h"
+#include "cuda/step.h"
 #include "decode/always_cuda.h"
 #include "decode/buffers.h"
 #include "decode/report_cuda.h"
 #include "locks/cuda.h"
-#include "score/score_launch.h"
-#include "select/select_launch.h"
 
 namespace locks::cuda {
 namespace {
@@ -150,20 +149,20 @@ class Step {
     launch_always({config.select, config.min_context_tokens, plan_.geometry(), inputs_.queries, inputs_.keys, inputs_.table,
                    lists_, first_requests(buffers_.attended, requests), states()},
                   stream_);
-    const select_kernels::Lists select = select_kernels::checked(select_args());
-    select_kernels::launch_pages(select, Start::kEarly, stream_);
+    const SelectArgs select = select_args();
+    select_pages_in_step(select, stream_);
     if (config.select.part_tokens < kPageTokens) {
-      score_tokens_in_step({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_,
-                            select.args.candidates, select.args.num_candidates, first_requests(buffers_.logits, requests)},
+      score_tokens_in_step({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.candidates,
+                            select.num_candidates, first_requests(buffers_.logits, requests)},
                            stream_);
     }
     const bool completes = buffers_.completed.shape[2] > 0;
-    select_kernels::launch_tokens(select, completes || wants_coverage, Start::kEarly, stream_);
+    select_tokens_in_step(select, completes || wants_coverage, stream_);
     attend(attend_args(lists_, first_requests(buffers_.attended, requests), first_requests(buffers_.num_attended, requests)),
            states(), false, stream_);
     if (completes) {
-      complete({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.args.completed,
-                select.args.num_completed, select.args.skipped_log_mass, buffers_.completion_workspace},
+      complete({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.completed,
+                select.num_completed, select.skipped_log_mass, buffers_.completion_workspace},
                states(), stream_);
     }
   }

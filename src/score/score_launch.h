@@ -8,21 +8,10 @@
 
 #include "cuda/args.h"
 #include "cuda/start.h"
+#include "cuda/step.h"
 #include "locks/cuda.h"
 
-namespace locks::cuda {
-
-/// Which pages a step scores: those that can be selected, and the first ones.
-struct StepPages {
-  SelectConfig config;
-  int min_context_tokens = 0;
-};
-/// As the first kernel of a step.
-void score_in_step(const ScoreArgs& args, const StepPages& pages, Stream stream);
-/// As one of the others.
-void score_tokens_in_step(const TokenScoreArgs& args, Stream stream);
-
-namespace score_kernels {
+namespace locks::cuda::score_kernels {
 
 struct PageScores {
   bool in_step = false;  // only what `pages` says, or every filled page
@@ -74,5 +63,4 @@ void launch(const PageScores& args, Stream stream);
 template <FormatId kId>
 void launch(const TokenScores& args, Stream stream);
 
-}  // namespace score_kernels
-}  // namespace locks::cuda
+}  // namespace locks::cuda::score_kernels

@@ -4,6 +4,7 @@
 
 #include "cpu/check.h"
 #include "cpu/cutter.h"
+#include "cuda/step.h"
 #include "locks/cuda.h"
 #include "select/select_launch.h"
 
@@ -109,11 +110,18 @@ void select_pages(const SelectArgs& args, Stream stream) {
   if (args.context_tokens.empty()) return;
   select_kernels::launch_pages(select_kernels::checked(args), Start::kAfterPrevious, stream);
 }
+void select_pages_in_step(const SelectArgs& args, Stream stream) {
+  select_kernels::launch_pages(select_kernels::checked(args), Start::kEarly, stream);
+}
 
 void select_tokens(const SelectArgs& args, Stream stream) {
   if (args.context_tokens.empty()) return;
   const Lists lists = select_kernels::checked(args);
   select_kernels::launch_tokens(lists, true, Start::kAfterPrevious, stream);
+}
+
+void select_tokens_in_step(const SelectArgs& args, bool wants_rest, Stream stream) {
+  select_kernels::launch_tokens(select_kernels::checked(args), wants_rest, Start::kEarly, stream);
 }
 
 }  // namespace locks::cuda

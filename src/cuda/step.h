@@ -1,0 +1,21 @@
+// The stages as kernels of a step, which start early (start.h). score_in_step() is the first.
+#pragma once
+
+#include "locks/cuda.h"
+
+namespace locks::cuda {
+
+/// Which pages a step scores: those that can be selected, and the first ones.
+struct StepPages {
+  SelectConfig config;
+  int min_context_tokens = 0;
+};
+
+void score_in_step(const ScoreArgs& args, const StepPages& pages, Stream stream);
+void score_tokens_in_step(const TokenScoreArgs& args, Stream stream);
+/// The candidates; with whole pages, the selection.
+void select_pages_in_step(const SelectArgs& args, Stream stream);
+/// The selection, if it is by parts; and if the rest is wanted, what is skipped and the pages that stand in for it.
+void select_tokens_in_step(const SelectArgs& args, bool wants_rest, Stream stream);
+
+}  // namespace locks::cuda
