@@ -237,7 +237,7 @@ void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out,
   const Buffers buffers = cut(plan, workspace.data());
   check_step(plan, inputs, out, reports, workspace.size(), buffers);
   const Step step(plan, inputs, buffers, stream);
-  const bool any_selects = selects(plan);
+  const bool any_selects = selects(plan) && inputs.summaries.num_pages > 0;  // no page, no context beyond a page
   if (any_selects) {
     step.select_and_attend(!reports.empty());
   } else {

@@ -13,7 +13,6 @@ inline constexpr int kThreads = 1024;
 #endif
 inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kHalfWarps = kThreads / kLanes;
-inline constexpr int kMaxGang = 16;  // a cluster of more than 8 is asked for
 
 [[nodiscard]] __device__ inline int thread_index() { return static_cast<int>(threadIdx.x); }
 

@@ -11,19 +11,11 @@ namespace {
 
 constexpr int kPortable = 8;  // thread blocks of a cluster that every device with clusters holds
 
-int power_of_two_up_to(std::int64_t number) {
-  int power = 1;
-  while (2 * power <= number && 2 * power <= kMaxGang) power *= 2;
-  return power;
-}
-
-/// Thread blocks a list: as many as have work, and as run at the same time for all lists.
-int gang_size(const Lists& lists) {
+int gang_size_of(const Lists& lists) {
   constexpr int kFirstWithClusters = 9;
   if (device_attribute(cudaDevAttrComputeCapabilityMajor) < kFirstWithClusters || !waits<choose_pages>()) return 1;
-  const std::int64_t gangs = std::int64_t{lists.requests()} * lists.args.num_lists;
-  const std::int64_t work = std::int64_t{lists.buffers.max_blocks} * lists.heads / (kHalfWarps / 2);
-  return power_of_two_up_to(std::min(work, device_attribute(cudaDevAttrMultiProcessorCount) / gangs));
+  return gang_size(std::int64_t{lists.requests()} * lists.args.num_lists,
+                   std::int64_t{lists.buffers.max_blocks} * lists.heads, device_attribute(cudaDevAttrMultiProcessorCount));
 }
 
 template <auto kKernel, class... Args>
@@ -50,7 +42,7 @@ void launch_gangs(const char* name, const Lists& lists, int size, std::size_t by
 void launch_pages(const Lists& lists, Start start, Stream stream) {
   const std::size_t bytes =
       std::max(static_cast<std::size_t>(share_floats(lists.heads)) * sizeof(float), assembly_bytes(lists.buffers.max_pages));
-  launch_gangs<choose_pages>("choose_pages", lists, gang_size(lists), bytes, start, stream);
+  launch_gangs<choose_pages>("choose_pages", lists, gang_size_of(lists), bytes, start, stream);
 }
 
 void launch_tokens(const Lists& lists, bool wants_rest, Start start, Stream stream) {
@@ -64,7 +56,7 @@ void launch_tokens(const Lists& lists, bool wants_rest, Start start, Stream stre
   const std::size_t bytes = std::max(words * sizeof(std::uint32_t), others);
   const bool fits = bytes + kStatic <= most;
   // What does not fit lies in the workspace, once for a list.
-  launch_gangs<choose_tokens>("choose_tokens", lists, fits ? gang_size(lists) : 1, fits ? bytes : others, start, stream,
+  launch_gangs<choose_tokens>("choose_tokens", lists, fits ? gang_size_of(lists) : 1, fits ? bytes : others, start, stream,
                               wants_rest, fits);
 }
 

@@ -8,6 +8,7 @@
 #include "cuda/door.h"
 #include "locks/cuda.h"
 #include "score/score_launch.h"
+#include "select/select_launch.h"
 
 namespace locks {
 namespace {
@@ -134,6 +135,23 @@ TEST(CudaPlanning, EveryQueryHeadForItselfNeedsListsOfItsOwn) {
   const std::size_t shared = decode_bytes(config, geometry(4, 8), 2, 1 << 16);
   config.select.combine = GroupCombine::kPerQueryHead;
   EXPECT_GT(decode_bytes(config, geometry(4, 8), 2, 1 << 16), shared);
+}
+
+TEST(CudaPlanning, GangsHaveWorkAndRunSideBySide) {
+  constexpr int kProcessors = 132;
+  using cuda::select_kernels::gang_size;
+  static_assert(gang_size(4, 32 * 8, kProcessors) == 8, "128K tokens, 4 lists of 8 heads");
+  static_assert(gang_size(4, 256 * 8, kProcessors) == 16, "1M: no more than a cluster holds");
+  static_assert(gang_size(512, 8 * 4, kProcessors) == 1, "64 requests have lists enough");
+  for (std::int64_t gangs = 1; gangs < 5000; gangs = 1 + gangs * 5 / 4) {
+    for (std::int64_t head_blocks = 1; head_blocks < 100000; head_blocks = 1 + head_blocks * 3) {
+      const int size = gang_size(gangs, head_blocks, kProcessors);
+      EXPECT_EQ(size & (size - 1), 0);
+      if (size == 1) continue;
+      EXPECT_LE(gangs * size, kProcessors);
+      EXPECT_GE(head_blocks, size * cuda::select_kernels::kGangHeadBlocks);
+    }
+  }
 }
 
 }  // namespace
