@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attend/complete_launch.h"
 #include "locks/cuda.h"
 
 namespace locks::cuda::attend_stage {
@@ -92,6 +93,7 @@ struct AttendParams {
   int query_heads = 0;
   Divider passes;  // over a row, for all of its heads
   float softmax_scale = 0.0F;
+  bool short_rows = false;  // a leaf a part, and none longer than kLeafTokens
   Partials partials;
 };
 
@@ -104,9 +106,17 @@ struct AttendParams {
 }
 /// Launches the instance for this kind of cache.
 void launch_attend(const AttendParams& params, DType dtype, int head_dim, Stream stream);
-/// Folds the partial states into `states`.
-void launch_merge(const AttendParams& params, int head_dim, SoftmaxStates states, bool accumulate, Stream stream);
+/// Where a row's result goes.
+struct Result {
+  SoftmaxStates states;
+  bool accumulate = false;  // with what the states hold
+  View<float, 3> out;       // if it has data, the states are not written, but what finish() would make of them
+};
+/// Folds the partial states, and what `completion` adds if it has partials; that only with a leaf a part.
+void launch_merge(const AttendParams& params, int head_dim, const Result& result, const complete_kernels::Merge& completion,
+                  Stream stream);
 void launch_finish(SoftmaxStates states, View<float, 3> out, Stream stream);
+void check_out(SoftmaxStates states, View<float, 3> out);
 
 // One per head dimension, in instances/.
 template <int kHeadDim>

@@ -9,11 +9,17 @@
 
 namespace locks::cuda::complete_kernels {
 
-/// Parts of a list that are summed apart, whatever its length and the lists around it: so the same list gives the same bits.
-constexpr int kParts = 32;
+/// Parts of a list that are summed apart. Its length alone decides how many, whatever the lists around it: so the same list
+/// gives the same bits. A part of 16 pages is two for each warp.
+constexpr int kMaxParts = 64;
+constexpr int kPartPages = 16;
+constexpr int parts_of(int entries) {
+  const int parts = (entries + kPartPages - 1) / kPartPages;
+  return parts < kMaxParts ? parts : kMaxParts;
+}
 
-/// The state of a part for one head: head_dim sums of weights * values in the rotated space, the largest logit, the sum of
-/// weights, and two floats of padding.
+/// The state of a part for one head: head_dim sums of weights * values in the rotated space, the largest logit in units of
+/// log 2, the sum of weights, and two floats of padding.
 constexpr int partial_floats(int head_dim) { return head_dim + 4; }
 
 struct Sums {
@@ -32,25 +38,39 @@ struct Sums {
   const std::int32_t* num_completed = nullptr;
   std::int64_t num_request_stride = 0;
   std::int64_t num_list_stride = 0;
-  float* partials = nullptr;  // [requests, query_heads, kParts, partial_floats]
+  float* partials = nullptr;  // [requests, query_heads, kMaxParts, partial_floats]
+  /// The kernel before this one is attention, which wrote nothing that is read here and waited for what came before it.
+  bool beside_attention = false;
 };
 
 struct Merge {
-  const float* partials = nullptr;
+  const float* partials = nullptr;  // null: nothing is completed
   Rotation rotation;
   int requests = 0;
   int query_heads = 0;
+  int list_heads = 0;
   int head_dim = 0;
+  int capacity = 0;
+  const std::int32_t* num_completed = nullptr;
+  std::int64_t num_request_stride = 0;
+  std::int64_t num_list_stride = 0;
   const float* skipped_log_mass = nullptr;
   std::int64_t skipped_request_stride = 0;
   std::int64_t skipped_head_stride = 0;
-  float* states = nullptr;
-  std::int64_t states_request_stride = 0;
-  std::int64_t states_head_stride = 0;
 };
+
+/// The door: what the kernels are told. Null partials if there is nothing to do.
+struct Launches {
+  FormatId format = FormatId::kGraded8;
+  Sums sums;
+  Merge merge;
+};
+Launches launches(const CompletionArgs& args, SoftmaxStates states);
 
 template <FormatId kId>
 void launch(const Sums& args, Stream stream);
-void launch(const Merge& args, Stream stream);
+void launch(FormatId format, const Sums& args, Stream stream);
+/// Merges the completion into `states`, or, if `out` has data, writes what finish() would.
+void launch(const Merge& args, SoftmaxStates states, View<float, 3> out, Stream stream);
 
 }  // namespace locks::cuda::complete_kernels
