@@ -44,6 +44,9 @@ Launches launches(const CompletionArgs& args, SoftmaxStates states) {
   check::workspace(args.workspace, completion_workspace_bytes(geometry, requests, args.num_lists));
   sums.requests = requests;
   sums.lists = args.num_lists;
+  sums.lists_per_kv_head = args.num_lists / geometry.kv_heads;
+  sums.list_heads = geometry.query_heads / args.num_lists;
+  sums.passes = (sums.list_heads + kHeads - 1) / kHeads;
   sums.capacity = static_cast<int>(capacity);
   sums.completed = args.completed.data;
   sums.completed_request_stride = args.completed.stride[0];
@@ -58,7 +61,7 @@ Launches launches(const CompletionArgs& args, SoftmaxStates states) {
   merge.rotation = sums.queries.rotation;
   merge.requests = requests;
   merge.query_heads = geometry.query_heads;
-  merge.list_heads = geometry.query_heads / args.num_lists;
+  merge.list_heads = sums.list_heads;
   merge.head_dim = geometry.head_dim;
   merge.capacity = sums.capacity;
   merge.num_completed = sums.num_completed;

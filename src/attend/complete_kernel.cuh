@@ -49,6 +49,49 @@ class Listed {
   unsigned mask_;
 };
 
+/// 16 bytes, if `at` is below `end`.
+__device__ __forceinline__ void copy_below(std::uint32_t shared, const std::byte* global, int at, int end) {
+  asm volatile(
+      "{\n"
+      "  .reg .pred wanted;\n"
+      "  setp.lt.s32 wanted, %2, %3;\n"
+      "  @wanted cp.async.cg.shared.global [%0], [%1], 16;\n"
+      "}"
+      :
+      : "r"(shared), "l"(global), "r"(at), "r"(end)
+      : "memory");
+}
+
+/// Asks for a warp's unit that begins with its `first`-th page, if it is one of `count`: four keys, then four values.
+template <FormatId kId, int kUnits>
+__device__ __forceinline__ void copy_unit(const Sums& args, const Places& places, const Notes& notes, std::byte* stages,
+                                          int first, int count, int lane) {
+  using Slot = Slots<kId, kUnits>;
+  if (first < count) {
+    const auto unit = static_cast<std::uint32_t>(
+        __cvta_generic_to_shared(stages + first / kUnitPages % kStages * Slot::kUnit + 16 * lane));
+    const std::byte* const keys = places.keys + 16 * lane;
+    const std::byte* const values = places.values + 16 * lane;
+#pragma unroll
+    for (int i = 0; i < kUnitPages; ++i) {
+      const auto page = static_cast<std::uint64_t>(static_cast<std::uint32_t>(notes.pages[first + i]));
+      const std::byte* const key = keys + page * static_cast<std::uint32_t>(args.keys.page_stride);
+      const std::byte* const value = values + page * static_cast<std::uint32_t>(args.values.page_stride);
+      const int key_end = first + i < count ? args.keys.copied_bytes : 0;
+      const int value_end = first + i < count ? args.values.copied_bytes : 0;
+#pragma unroll
+      for (int at = 0; at < Slot::kKey; at += 512) {
+        copy_below(unit + i * Slot::kKey + at, key + at, at + 16 * lane, key_end);
+      }
+#pragma unroll
+      for (int at = 0; at < Slot::kValue; at += 512) {
+        copy_below(unit + kUnitPages * Slot::kKey + i * Slot::kValue + at, value + at, at + 16 * lane, value_end);
+      }
+    }
+  }
+  ptx::commit_copies();
+}
+
 template <FormatId kId, int kUnits>
 __global__ void __launch_bounds__(32 * kMaxWarps, kResident<kId, kUnits>) sum_completion(const __grid_constant__ Sums args) {
   using Lane = RecordLane<kId, kUnits>;
@@ -64,25 +107,25 @@ __global__ void __launch_bounds__(32 * kMaxWarps, kResident<kId, kUnits>) sum_co
   let_next_start();
 
   const int part = static_cast<int>(blockIdx.x);
-  const int list_heads = args.queries.query_heads / args.lists;
-  const int passes = (list_heads + kHeads - 1) / kHeads;
-  const int list = static_cast<int>(blockIdx.y) / passes;
+  const int list = static_cast<int>(blockIdx.y) / args.passes;
   const int request = static_cast<int>(blockIdx.z);
   const int entries = min(
       max(__ldcg(args.num_completed + request * args.num_request_stride + list * args.num_list_stride), 0), args.capacity);
   const int parts = parts_of(entries);
   if (part < parts) {
-    const auto begin = static_cast<int>(std::int64_t{part} * entries / parts);
-    const auto end = static_cast<int>(std::int64_t{part + 1} * entries / parts);
-    int from = begin + warp * (end - begin) / warps;  // the warp's run
-    const int to = begin + (warp + 1) * (end - begin) / warps;
+    // Runs of pages, of the part and of the warp, that differ by one at most.
+    const int part_begin = part * (entries / parts) + min(part, entries % parts);
+    const int part_pages = entries / parts + (part < entries % parts ? 1 : 0);
+    const int shift = __ffs(warps) - 1;  // a power of two
+    int from = part_begin + warp * (part_pages >> shift) + min(warp, part_pages & (warps - 1));
+    const int to = from + (part_pages >> shift) + (warp < (part_pages & (warps - 1)) ? 1 : 0);
     const Listed listed(args, request, list, from, to);
-    const int first_in_list = static_cast<int>(blockIdx.y) % passes * kHeads;
-    const int first_head = list * list_heads + first_in_list;
-    const int head_count = min(kHeads, list_heads - first_in_list);
+    const int first_in_list = (static_cast<int>(blockIdx.y) - list * args.passes) * kHeads;
+    const int first_head = list * args.list_heads + first_in_list;
+    const int head_count = min(kHeads, args.list_heads - first_in_list);
     const HeadsOfCta<kUnits, kHeads> query(args.queries, request, first_head, head_count, args.shape.head_dim);
     if (threadIdx.x == 0) {
-      const int kv_head = first_head / (args.queries.query_heads / args.queries.kv_heads);
+      const int kv_head = list / args.lists_per_kv_head;
       places.keys = args.keys.data + kv_head * args.keys.head_stride;
       places.values = args.values.data + kv_head * args.values.head_stride;
       places.partials =
@@ -92,30 +135,13 @@ __global__ void __launch_bounds__(32 * kMaxWarps, kResident<kId, kUnits>) sum_co
     }
     __syncthreads();
     std::byte* const stages = all_stages + warp * max(kStages * Slot::kUnit, state_bytes(64 * kUnits));
-    const auto copy_unit = [&](int first) {
-      std::byte* const unit = stages + first / kUnitPages % kStages * Slot::kUnit + 16 * lane;
-      const std::byte* const keys = places.keys + 16 * lane;
-      const std::byte* const values = places.values + 16 * lane;
-#pragma unroll
-      for (int i = 0; i < kUnitPages; ++i) {
-        if (first + i >= min(to - from, 32)) break;
-        const std::int64_t page = places.notes[warp].pages[first + i];
-#pragma unroll
-        for (int at = 0; at < Slot::kKey; at += 512) {
-          ptx::copy_async(unit + i * Slot::kKey + at, keys + page * args.keys.page_stride + at,
-                          at + 16 * lane < args.keys.copied_bytes);
-        }
-#pragma unroll
-        for (int at = 0; at < Slot::kValue; at += 512) {
-          ptx::copy_async(unit + kUnitPages * Slot::kKey + i * Slot::kValue + at,
-                          values + page * args.values.page_stride + at, at + 16 * lane < args.values.copied_bytes);
-        }
-      }
-      ptx::commit_copies();
+    Notes& notes = places.notes[warp];
+    const auto copy = [&](int first) {
+      copy_unit<kId, kUnits>(args, places, notes, stages, first, min(to - from, 32), lane);
     };
-    listed.write(args, request, places.notes[warp]);
-    copy_unit(0);
-    copy_unit(kUnitPages);
+    listed.write(args, request, notes);
+    copy(0);
+    copy(kUnitPages);
     query.quantise(Lane::kFormat.rotated, queries);
     __syncthreads();
     const Lane own(args.shape, lane);
@@ -130,17 +156,16 @@ __global__ void __launch_bounds__(32 * kMaxWarps, kResident<kId, kUnits>) sum_co
         ptx::wait_copies<kStages - 1>();
         __syncwarp();
         add_unit(own, heads, queries, args.shape, args.values_at, stages + first / kUnitPages % kStages * Slot::kUnit,
-                 min(to - from - first, kUnitPages), first, places.notes[warp], state);
+                 min(to - from - first, kUnitPages), first, args.bias, notes, state);
         __syncwarp();  // every lane has read the stage
-        copy_unit(first + kStages * kUnitPages);
+        copy(first + kStages * kUnitPages);
       }
       from += 32;
       if (from >= to) break;
-      Listed(args, request, list, from, to).write(args, request, places.notes[warp]);
-      copy_unit(0);
-      copy_unit(kUnitPages);
+      Listed(args, request, list, from, to).write(args, request, notes);
+      copy(0);
+      copy(kUnitPages);
     }
-    ptx::wait_copies<0>();
     __syncthreads();  // the stages are free
     write_part(state, args.shape.head_dim, places.head_count, warps, reinterpret_cast<float*>(all_stages), places.partials,
                std::int64_t{kMaxParts} * partial_floats(args.shape.head_dim));
@@ -152,15 +177,13 @@ template <FormatId kId, int kUnits>
 void launch_sums(const Sums& args, Stream stream) {
   using Slot = Slots<kId, kUnits>;
   constexpr int kWarpBytes = std::max(kStages * Slot::kUnit, state_bytes(64 * kUnits));
-  const auto shape =
-      launch_shape(sum_completion<kId, kUnits>, static_cast<int>(sizeof(SharedQueries<kUnits, kHeads>) + sizeof(Places)),
-                   kWarpBytes, kMaxWarps, kResident<kId, kUnits>);
-  const int list_heads = args.queries.query_heads / args.lists;
-  const dim3 grid(static_cast<unsigned>(parts_of(args.capacity)),
-                  static_cast<unsigned>(args.lists * ((list_heads + kHeads - 1) / kHeads)),
+  constexpr int kFixed = static_cast<int>(sizeof(SharedQueries<kUnits, kHeads>) + sizeof(Places));
+  const auto shape = launch_shape(sum_completion<kId, kUnits>, kFixed, kWarpBytes, kMaxWarps, kResident<kId, kUnits>);
+  const int warps = static_cast<int>(std::bit_floor(static_cast<unsigned>(shape.warps)));
+  const dim3 grid(static_cast<unsigned>(parts_of(args.capacity)), static_cast<unsigned>(args.lists * args.passes),
                   static_cast<unsigned>(args.requests));
-  launch_early("sum_completion", sum_completion<kId, kUnits>, grid, static_cast<unsigned>(32 * shape.warps),
-               shape.shared_bytes, stream, args);
+  launch_early("sum_completion", sum_completion<kId, kUnits>, grid, static_cast<unsigned>(32 * warps),
+               kFixed + warps * kWarpBytes, stream, args);
 }
 
 template <FormatId kId>

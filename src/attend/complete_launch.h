@@ -22,6 +22,8 @@ constexpr int parts_of(int entries) {
 /// log 2, the sum of weights, and two floats of padding.
 constexpr int partial_floats(int head_dim) { return head_dim + 4; }
 
+constexpr int kHeads = 8;  // of a list, that a pass takes
+
 struct Sums {
   RecordShape shape;
   ValueLayout values_at;
@@ -31,6 +33,9 @@ struct Sums {
   QueryArgs queries;
   int requests = 0;
   int lists = 0;
+  int lists_per_kv_head = 0;
+  int list_heads = 0;
+  int passes = 0;  // over a list, for eight heads each
   int capacity = 0;
   const SelectedPage* completed = nullptr;
   std::int64_t completed_request_stride = 0;
@@ -41,6 +46,7 @@ struct Sums {
   float* partials = nullptr;  // [requests, query_heads, kMaxParts, partial_floats]
   /// The kernel before this one is attention, which wrote nothing that is read here and waited for what came before it.
   bool beside_attention = false;
+  std::uint32_t bias = 0x43004300U;  // bf16 128, twice: a constant that kernels need in a register
 };
 
 struct Merge {

@@ -5,6 +5,8 @@
 //   values           rows are dimensions, columns heads: mean P + slopes C, each weight as two bf16 parts
 #pragma once
 
+#include <bit>
+
 #include "attend/complete_state.cuh"
 #include "cuda/record.cuh"
 
@@ -21,20 +23,25 @@ __device__ __forceinline__ void mma_bf16_k8(float (&sums)[4], std::uint32_t a0, 
                : "r"(a0), "r"(a1), "r"(b));
 }
 
-/// 2 code - 3 in bf16 from codes of 2 bits that stand from bit kAt of each half: 128 + 2^kAt code, scaled, and less what
-/// that is too much. From bit 0 the latter would not be a bf16.
-template <int kAt>
-__device__ __forceinline__ std::uint32_t slopes_to_bf16(std::uint32_t codes) {
-  static_assert(kAt == 1 || kAt == 2 || kAt == 4);
-  constexpr std::uint32_t kMask = 0x00030003U << kAt;
-  constexpr std::uint32_t kScale = kAt == 1 ? 0x3F803F80U : kAt == 2 ? 0x3F003F00U : 0x3E003E00U;   // 1, 1/2, 1/8
-  constexpr std::uint32_t kOffset = kAt == 1 ? 0xC303C303U : kAt == 2 ? 0xC286C286U : 0xC198C198U;  // -131, -67, -19
-  return ptx::fma_bf16x2((codes & kMask) | kBias, kScale, kOffset);
+/// The codes of a quarter in four bytes of a row; the last bit of each is 0.
+__device__ __forceinline__ std::uint32_t quarter(std::uint32_t bytes, int k) {
+  return (k < 3 ? bytes : bytes >> 2) & (0x03030303U << shift_of_quarter(k));
+}
+/// Bytes i of two rows as the halves of a word, whose upper bytes are 0 because those bytes have no last bit.
+__device__ __forceinline__ std::uint32_t low_bytes(std::uint32_t first, std::uint32_t second, int i) {
+  std::uint32_t word;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(word) : "r"(first), "r"(second), "r"(0xC480 + 0x1111 * i));
+  return word;
 }
 
 /// Byte i of two rows in the low bytes of the halves; the others are anything.
 __device__ __forceinline__ std::uint32_t bytes_of(std::uint32_t first, std::uint32_t second, int i) {
   return __byte_perm(first, second, static_cast<unsigned>(i | (4 + i) << 8));
+}
+/// Signed bytes in the low bits of each half, times the power of two that the last bit of `bias` is worth: bf16 2^7 of them,
+/// twice, with an even exponent. A register and not a constant, or each mask and it would be two instructions.
+__device__ __forceinline__ std::uint32_t scaled_bytes(std::uint32_t bytes, std::uint32_t bias) {
+  return ptx::fma_bf16x2((bytes & 0x00800080U) | bias, kMinusOne, (bytes & 0x007F007FU) | bias);
 }
 
 /// kBytes bytes of a row, as words.
@@ -96,8 +103,8 @@ __device__ __forceinline__ float2 slope_scales(int j, int half, const RecordShap
   using Lane = RecordLane<kId, kUnits>;
   const int rank = 8 * half + 2 * j;
   if (!wanted || rank >= Lane::kRank) return {0.0F, 0.0F};
-  // Slopes are used as 2 code - 3, coefficients of 4 bits as 2 code - 15.
-  constexpr float kUnit = Lane::kTokenScales ? 0.5F : 0.25F;
+  // Slopes are used as code - 1.5, coefficients of 4 bits as 2 code - 15.
+  constexpr float kUnit = (Lane::kTokenScales ? 1.0F : 0.5F) * power_of_two(kUp);
   const auto scales = load<std::uint32_t>(value + values_at.slope_scales_at + 2 * rank);
   float2 own = {kUnit * __uint_as_float(scales << 16), kUnit * __uint_as_float(scales & 0xFFFF0000U)};
   if constexpr (!Lane::kTokenScales) {
@@ -114,6 +121,7 @@ template <FormatId kId, int kUnits>
 struct PageWeights {
   using Lane = RecordLane<kId, kUnits>;
   float mass;
+  float slope_weights = 0.0F;  // the sum of this lane's
   Split slopes[Lane::kHalves];
 
   __device__ __forceinline__ PageWeights(const Lane& lane, const std::byte* record, const Notes& notes, int page,
@@ -131,7 +139,9 @@ struct PageWeights {
       const auto coefficients = lane.coefficients(record, half);
       const float2 sums = scaled.times(ptx::transpose(coefficients.first), ptx::transpose(coefficients.second));
       const float2 scale = notes.slope_scales[half][page][lane.j];
-      slopes[half] = split(sums.x * scale.x, sums.y * scale.y);
+      const float2 weight = {sums.x * scale.x, sums.y * scale.y};
+      slopes[half] = split(weight.x, weight.y);
+      slope_weights += weight.x + weight.y;
     }
   }
 };
@@ -153,22 +163,27 @@ __device__ __forceinline__ void add_slopes(const RecordLane<kId, kUnits>& lane, 
     const Split& p = first.slopes[half];
     const Split& q = second.slopes[half];
 #pragma unroll
-    for (int i = 0; i < kBytes; ++i) {
-      std::uint32_t a[2][4];
+    for (int pair = 0; pair < 2; ++pair) {
 #pragma unroll
-      for (int page = 0; page < 2; ++page) {
-        const std::uint32_t codes = bytes_of(rows[page][0].words[i / 4], rows[page][1].words[i / 4], i % 4);
-        a[page][0] = slopes_to_bf16<1>(codes << 1);
-        a[page][1] = slopes_to_bf16<2>(codes);
-        a[page][2] = slopes_to_bf16<4>(codes);
-        a[page][3] = slopes_to_bf16<4>(codes >> 2);
-      }
+      for (int word = 0; word < RowBytes<kBytes>::kWords; ++word) {
+        std::uint32_t codes[2][2][2];  // of a quarter of this pair, of a page, of a rank
 #pragma unroll
-      for (int pair = 0; pair < 2; ++pair) {
-        auto& values = state.values[2 * i + pair];
-        const int k = 2 * pair;
-        ptx::mma_bf16(values, a[0][k], a[0][k + 1], a[1][k], a[1][k + 1], p.high, q.high, values);
-        ptx::mma_bf16(values, a[0][k], a[0][k + 1], a[1][k], a[1][k + 1], p.low, q.low, values);
+        for (int page = 0; page < 2; ++page) {
+#pragma unroll
+          for (int rank = 0; rank < 2; ++rank) {
+            codes[0][page][rank] = quarter(rows[page][rank].words[word], 2 * pair);
+            codes[1][page][rank] = quarter(rows[page][rank].words[word], 2 * pair + 1);
+          }
+        }
+#pragma unroll
+        for (int byte = 0; byte < kBytes && byte < 4; ++byte) {
+          auto& values = state.values[2 * (4 * word + byte) + pair];
+          std::uint32_t a[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[i] = low_bytes(codes[i % 2][i / 2][0], codes[i % 2][i / 2][1], byte);
+          ptx::mma_bf16(values, a[0], a[1], a[2], a[3], p.high, q.high, values);
+          ptx::mma_bf16(values, a[0], a[1], a[2], a[3], p.low, q.low, values);
+        }
       }
     }
   }
@@ -179,13 +194,15 @@ __device__ __forceinline__ void add_slopes(const RecordLane<kId, kUnits>& lane, 
 template <int kUnits>
 __device__ __forceinline__ void add_means(int g, int j, const RecordShape& shape, const ValueLayout& values_at,
                                           const std::byte* values, int slot_bytes, const float (&masses)[2],
-                                          State<kUnits>& state) {
+                                          std::uint32_t bias, State<kUnits>& state) {
   constexpr int kBytes = State<kUnits>::kBytes;
   const std::byte* const first = values + 2 * (j % 2) * slot_bytes;
   const std::byte* const second = first + slot_bytes;
   // Where no token weighs anything the record may be anything.
-  const Split weight = split(masses[0] == 0.0F ? 0.0F : masses[0] * bf16_at(first + values_at.mean_scale_at),
-                             masses[1] == 0.0F ? 0.0F : masses[1] * bf16_at(second + values_at.mean_scale_at));
+  const auto weight_of = [&](float mass, const std::byte* value) {
+    return mass == 0.0F ? 0.0F : mass * power_of_two(-kDown) * bf16_at(value + values_at.mean_scale_at);
+  };
+  const Split weight = split(weight_of(masses[0], first), weight_of(masses[1], second));
   const std::uint32_t b = j < 2 ? weight.high : weight.low;
 #pragma unroll
   for (int pair = 0; pair < 2; ++pair) {
@@ -194,8 +211,11 @@ __device__ __forceinline__ void add_means(int g, int j, const RecordShape& shape
     const RowBytes<kBytes> lower_first(first + at + shape.head_dim / 4), lower_second(second + at + shape.head_dim / 4);
 #pragma unroll
     for (int i = 0; i < kBytes; ++i) {
-      const std::uint32_t upper = bytes_to_bf16(bytes_of(upper_first.words[i / 4], upper_second.words[i / 4], i % 4));
-      const std::uint32_t lower = bytes_to_bf16(bytes_of(lower_first.words[i / 4], lower_second.words[i / 4], i % 4));
+      // An exponent of bf16 is worth 0x80.
+      const std::uint32_t upper = scaled_bytes(bytes_of(upper_first.words[i / 4], upper_second.words[i / 4], i % 4),
+                                               bias + 0x00800080U * shift_of_quarter(2 * pair));
+      const std::uint32_t lower = scaled_bytes(bytes_of(lower_first.words[i / 4], lower_second.words[i / 4], i % 4),
+                                               bias + 0x00800080U * shift_of_quarter(2 * pair + 1));
       mma_bf16_k8(state.values[2 * i + pair], upper, lower, b);
     }
   }
@@ -213,7 +233,7 @@ template <FormatId kId, int kUnits>
 __device__ __forceinline__ void add_unit(const RecordLane<kId, kUnits>& lane, const HeadLane<kId, kUnits, 1>& heads,
                                          const SharedQueries<kUnits, kHeads>& queries, const RecordShape& shape,
                                          const ValueLayout& values_at, const std::byte* unit, int count, int first,
-                                         Notes& notes, State<kUnits>& state) {
+                                         std::uint32_t bias, Notes& notes, State<kUnits>& state) {
   using Slot = Slots<kId, kUnits>;
   using Lane = RecordLane<kId, kUnits>;
   constexpr bool kTokenScales = Lane::kTokenScales;
@@ -291,12 +311,13 @@ __device__ __forceinline__ void add_unit(const RecordLane<kId, kUnits>& lane, co
     const std::byte* const value = values + 2 * pair * Slot::kValue;
     add_slopes(lane, shape, values_at, value, value + Slot::kValue, one, other, state);
     state.sum += one.mass + other.mass;
+    state.slope_weights += one.slope_weights + other.slope_weights;
     if (lane.j < 2) notes.masses[2 * pair + lane.j][lane.g] = lane.j == 0 ? one.mass : other.mass;
   }
   __syncwarp();
   const int own_page = 2 * (lane.j % 2);
   const float masses[2] = {notes.masses[own_page][lane.g], notes.masses[own_page + 1][lane.g]};
-  add_means(lane.g, lane.j, shape, values_at, values, Slot::kValue, masses, state);
+  add_means(lane.g, lane.j, shape, values_at, values, Slot::kValue, masses, bias, state);
 }
 
 }  // namespace locks::cuda::complete_kernels

@@ -3,15 +3,26 @@
 // A lane holds dimensions k head_dim / 4 + kBytes g + i (k 0..3, i below kBytes): what kBytes bytes of a slope's row hold.
 #pragma once
 
+#include <bit>
+
 #include "attend/complete_launch.h"
 #include "cuda/rotation.cuh"
 #include "cuda/softmax_state.cuh"
 
 namespace locks::cuda::complete_kernels {
 
-constexpr int kHeads = 8;
 constexpr int kMaxWarps = 8;
 constexpr float kNoReference = -1e38F;  // finite, so that it can be taken from what weighs nothing
+
+// Codes of slopes are used as the bf16 that they are where they stand: a byte with some of its bits is so many times 2^-133,
+// a subnormal number, which tensor cores multiply exactly. So a code costs one instruction and a half, but
+//   - codes count from 0 and not from -1.5, which is made up for at the end by the sum of all weights of slopes;
+//   - those weights come 2^kUp times as large: they may be up to 2^63, and what is below 2^-57 is lost;
+//   - sums of quarter k are 2^(kUp - 133 + kShift[k]) times what they mean, and means join them as such.
+constexpr int kUp = 64;
+constexpr int kDown = 133 - kUp;
+constexpr int shift_of_quarter(int k) { return k < 2 ? 2 * k : 4; }
+constexpr float power_of_two(int exponent) { return std::bit_cast<float>((127 + exponent) << 23); }
 
 /// Tile 2 i + k / 2 of `values` holds byte i of quarters k (row g) and k + 1 (row g + 8), of heads 2 j and 2 j + 1.
 template <int kUnits>
@@ -19,11 +30,13 @@ struct State {
   static constexpr int kBytes = 2 * kUnits;
   /// What weights are relative to, of heads 2 j and 2 j + 1, in units of log 2: the largest logit or at most kSlack less.
   float reference[2] = {kNoReference, kNoReference};
-  float sum = 0.0F;  // of weights, for head g
+  float sum = 0.0F;            // of weights, for head g
+  float slope_weights = 0.0F;  // sums of this lane's weights of slopes, for head g
   float values[2 * kBytes][4] = {};
 
   __device__ __forceinline__ void scale(const float (&factor)[2], float factor_of_g) {
     sum *= factor_of_g;
+    slope_weights *= factor_of_g;
 #pragma unroll
     for (int head = 0; head < 2; ++head) {
 #pragma unroll
@@ -51,8 +64,12 @@ __device__ __forceinline__ void write_part(const State<kUnits>& state, int head_
   const int quarter = head_dim / 4;
   float* const states = shared + warp * kHeads * floats;
   if (j == 0) states[g * floats + head_dim + 1] = state.sum;
+  float slope_weights = state.slope_weights;
+  slope_weights += __shfl_xor_sync(kAllLanes, slope_weights, 1);
+  slope_weights += __shfl_xor_sync(kAllLanes, slope_weights, 2);
 #pragma unroll
   for (int head = 0; head < 2; ++head) {
+    const float too_much = __shfl_sync(kAllLanes, slope_weights, 8 * j + 4 * head) * (1.5F * power_of_two(-kUp));
     float* const own = states + (2 * j + head) * floats;
     if (g == 0) own[head_dim] = state.reference[head];
     if (kBytes * g >= quarter) continue;
@@ -60,8 +77,10 @@ __device__ __forceinline__ void write_part(const State<kUnits>& state, int head_
     for (int k = 0; k < 4; ++k) {
 #pragma unroll
       for (int i = 0; i < kBytes; i += 2) {
-        *reinterpret_cast<float2*>(own + k * quarter + kBytes * g + i) = {state.values[2 * i + k / 2][k % 2 * 2 + head],
-                                                                          state.values[2 * i + 2 + k / 2][k % 2 * 2 + head]};
+        const float unit = power_of_two(kDown - shift_of_quarter(k));
+        *reinterpret_cast<float2*>(own + k * quarter + kBytes * g + i) = {
+            __fmaf_rn(state.values[2 * i + k / 2][k % 2 * 2 + head], unit, -too_much),
+            __fmaf_rn(state.values[2 * i + 2 + k / 2][k % 2 * 2 + head], unit, -too_much)};
       }
     }
   }
