@@ -165,8 +165,9 @@ stage::AttendParams attend_params(const AttendArgs& args) {
   params.softmax_scale = geometry.softmax_scale;
   lay_out(geometry, requests, args.num_lists, dense, args.workspace.data(), params.partials);
   const std::int64_t row_tokens = dense ? blocks.shape[1] * args.table.block_tokens : selected.shape[2] * kPageTokens;
-  params.short_rows =
-      params.partials.leaves_per_part == 1 && stage::leaf_tokens(static_cast<int>(row_tokens)) <= stage::kLeafTokens;
+  params.leaf_blocks = std::int64_t{requests} * args.num_lists <= stage::kVeryFewRows &&
+                       params.partials.leaves_per_part == 1 &&
+                       stage::leaf_tokens(static_cast<int>(row_tokens)) <= stage::kLeafTokens;
   // One part at least: it says that the row is empty.
   params.partials.parts =
       (std::max(1, stage::most_leaves(row_tokens)) + params.partials.leaves_per_part - 1) / params.partials.leaves_per_part;

@@ -21,6 +21,8 @@ inline constexpr int kMaxLeaves = kMaxGroups * kGroupLeaves;
 // With fewer rows a block takes a leaf: more blocks, and more partial states. Listed rows are shorter than dense ones.
 inline constexpr int kFewListedRows = 64;
 inline constexpr int kFewDenseRows = 32;
+// With so few that blocks of a leaf leave multiprocessors idle, a leaf gets twice the warps.
+inline constexpr int kVeryFewRows = 16;
 
 [[nodiscard]] constexpr int leaf_tokens(int row_tokens) noexcept {
   constexpr int kStep = kLeafTokens * kMaxLeaves;
@@ -93,7 +95,7 @@ struct AttendParams {
   int query_heads = 0;
   Divider passes;  // over a row, for all of its heads
   float softmax_scale = 0.0F;
-  bool short_rows = false;  // a leaf a part, and none longer than kLeafTokens
+  bool leaf_blocks = false;  // eight warps for a leaf, none of which is longer than kLeafTokens
   Partials partials;
 };
 

@@ -195,7 +195,7 @@ void launch(const AttendParams& params, Stream stream) {
                   static_cast<unsigned>(params.partials.parts), static_cast<unsigned>(params.num_requests));
   if constexpr (S::kType != DType::kF32) {
     constexpr int kBytes = LeafShared<S>::bytes();
-    if (params.short_rows && kBytes <= most_shared) {
+    if (params.leaf_blocks && kBytes <= most_shared) {
       check(cudaFuncSetAttribute(attend_leaf<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
             "cudaFuncSetAttribute");
       return launch_early("attend_leaf", attend_leaf<S>, grid, kLeafBlockThreads, kBytes, stream, params);

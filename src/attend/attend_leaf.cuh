@@ -79,9 +79,13 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
   float largest[S::kColumns][2];
   mma16::wait_copies<0>();
   __syncwarp();
-  if (valid > 0) tile_logits<S>(params, request, first_head, end_head, tile, valid, queries, lane, logits);
+  TileProducts<S> products = {};
+  if (valid > 0) multiply_keys<S>(tile, queries, lane, products);
 #pragma unroll
   for (int column = 0; column < S::kColumns; ++column) {
+    if (valid > 0) {
+      column_logits<S>(params, request, first_head, end_head, tile, valid, queries, lane, column, products, logits[column]);
+    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       largest[column][i] = valid > 0 ? largest_of_head(logits[column][i], logits[column][i + 2]) : kNoLogit;

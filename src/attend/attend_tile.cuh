@@ -182,14 +182,14 @@ __device__ __forceinline__ float plain_logit(const AttendParams& params, int req
   return dot * params.softmax_scale;
 }
 
-/// Logits of a tile of `valid` tokens, which holds zeros where there is no token.
+/// Products of a tile's keys and the queries, which queries.logit_scale makes logits.
 template <class S>
-__device__ __forceinline__ void tile_logits(const AttendParams& params, int request, int first_head, int end_head,
-                                            const std::byte* tile, int valid, const Queries<S>& queries, int lane,
-                                            float (&logits)[S::kColumns][4]) {
+using TileProducts = float[S::kColumns][Numbers<S::kType>::kSums][4];
+template <class S>
+__device__ __forceinline__ void multiply_keys(const std::byte* tile, const Queries<S>& queries, int lane,
+                                              TileProducts<S>& products) {
   using N = Numbers<S::kType>;
   const std::uint32_t keys = N::template keys_of_lane<S::kRowStride>(mma16::shared_address(tile), lane);
-  float products[S::kColumns][N::kSums][4] = {};
 #pragma unroll(S::kSharedQueries ? 4 : S::kSteps)
   for (int step = 0; step < S::kSteps; ++step) {
     const auto fragment = N::template keys<S::kRowStride>(keys, step);
@@ -200,28 +200,33 @@ __device__ __forceinline__ void tile_logits(const AttendParams& params, int requ
       N::multiply(products[column], fragment, parts);
     }
   }
+}
+
+/// Logits of a column of a tile of `valid` tokens, which holds zeros where there is no token.
+template <class S>
+__device__ __forceinline__ void column_logits(const AttendParams& params, int request, int first_head, int end_head,
+                                              const std::byte* tile, int valid, const Queries<S>& queries, int lane,
+                                              int column, const TileProducts<S>& products, float (&logits)[4]) {
+  using N = Numbers<S::kType>;
+  bool odd = false;
 #pragma unroll
-  for (int column = 0; column < S::kColumns; ++column) {
-    bool odd = false;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      logits[column][i] = N::total(products[column], i) * queries.logit_scale[column][i % 2];
-      odd = odd || (lane / 4 + i / 2 * 8 < valid && !(fabsf(logits[column][i]) <= FLT_MAX));
-    }
-    if (__any_sync(~0U, odd)) {
-#pragma unroll 1
-      for (int i = 0; i < 4; ++i) {
-        const int token = lane / 4 + i / 2 * 8;
-        const int head = first_head + 8 * column + 2 * (lane % 4) + i % 2;
-        if (token >= valid || head >= end_head) continue;
-        const float logit = plain_logit<S>(params, request, head, tile + token * S::kRowStride);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) logits[column][j] = i == j ? logit : logits[column][j];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) logits[column][i] = lane / 4 + i / 2 * 8 < valid ? logits[column][i] : kNoLogit;
+  for (int i = 0; i < 4; ++i) {
+    logits[i] = N::total(products[column], i) * queries.logit_scale[column][i % 2];
+    odd = odd || (lane / 4 + i / 2 * 8 < valid && !(fabsf(logits[i]) <= FLT_MAX));
   }
+  if (__any_sync(~0U, odd)) {
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      const int token = lane / 4 + i / 2 * 8;
+      const int head = first_head + 8 * column + 2 * (lane % 4) + i % 2;
+      if (token >= valid || head >= end_head) continue;
+      const float logit = plain_logit<S>(params, request, head, tile + token * S::kRowStride);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) logits[j] = i == j ? logit : logits[j];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) logits[i] = lane / 4 + i / 2 * 8 < valid ? logits[i] : kNoLogit;
 }
 
 /// The largest logit of a head, in all lanes of its column.
@@ -284,15 +289,16 @@ template <class S>
 __device__ __forceinline__ void add_tile(const AttendParams& params, int request, int first_head, int end_head,
                                          const std::byte* tile, int valid, const Queries<S>& queries, WarpState<S>& state,
                                          int lane) {
-  float logits[S::kColumns][4];
-  tile_logits<S>(params, request, first_head, end_head, tile, valid, queries, lane, logits);
+  TileProducts<S> products = {};
+  multiply_keys<S>(tile, queries, lane, products);
   std::uint32_t weights[S::kColumns][Numbers<S::kType>::kParts][2];
   float rescale[S::kColumns][2];
 #pragma unroll
   for (int column = 0; column < S::kColumns; ++column) {
-    const float largest[2] = {largest_of_head(logits[column][0], logits[column][2]),
-                              largest_of_head(logits[column][1], logits[column][3])};
-    weigh<S>(logits[column], largest, column, state, rescale[column], weights[column]);
+    float logits[4];
+    column_logits<S>(params, request, first_head, end_head, tile, valid, queries, lane, column, products, logits);
+    const float largest[2] = {largest_of_head(logits[0], logits[2]), largest_of_head(logits[1], logits[3])};
+    weigh<S>(logits, largest, column, state, rescale[column], weights[column]);
   }
   add_values<S>(tile, lane, rescale, weights, state);
 }
