@@ -207,7 +207,7 @@ void attend_and_complete(const AttendArgs& args, const CompletionArgs& completio
   check_call(args, states);
   stage::check_out(states, out);
   complete_kernels::Launches completes = complete_kernels::launches(completion, states);
-  if (completes.merge.partials == nullptr) return attend(args, states, false, out, stream);
+  if (completes.merge.parts.values == nullptr) return attend(args, states, false, out, stream);
   const stage::AttendParams params = attend_params(args);
   stage::launch_attend(params, args.keys.dtype, args.geometry.head_dim, stream);
   completes.sums.beside_attention = true;

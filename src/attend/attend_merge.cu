@@ -198,7 +198,7 @@ void launch_merge(const AttendParams& params, int head_dim, const Result& result
   const auto heads = static_cast<unsigned>(params.query_heads);
   const auto requests = static_cast<unsigned>(params.num_requests);
   if (params.partials.leaves_per_part == 1) {
-    auto* const kernel = completion.partials != nullptr ? merge_leaves<true> : merge_leaves<false>;
+    auto* const kernel = completion.parts.values != nullptr ? merge_leaves<true> : merge_leaves<false>;
     return launch_early("merge_leaves", kernel, dim3(heads, requests), kLeafThreads, 0, stream, merge);
   }
   constexpr unsigned kHeads = kGroupThreads / 32;

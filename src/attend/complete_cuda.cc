@@ -54,10 +54,11 @@ Launches launches(const CompletionArgs& args, SoftmaxStates states) {
   sums.num_completed = args.num_completed.data;
   sums.num_request_stride = args.num_completed.stride[0];
   sums.num_list_stride = args.num_completed.stride[1];
-  sums.partials = reinterpret_cast<float*>(args.workspace.data());
+  sums.parts.values = reinterpret_cast<float*>(args.workspace.data());
+  sums.parts.max_and_sum = sums.parts.values + first_part(requests, geometry.query_heads, 0) * geometry.head_dim;
 
   Merge& merge = out.merge;
-  merge.partials = sums.partials;
+  merge.parts = sums.parts;
   merge.rotation = sums.queries.rotation;
   merge.requests = requests;
   merge.query_heads = geometry.query_heads;
@@ -76,21 +77,20 @@ Launches launches(const CompletionArgs& args, SoftmaxStates states) {
 }  // namespace complete_kernels
 
 std::size_t completion_workspace_bytes(const Geometry& geometry, int num_requests, int) noexcept {
-  return static_cast<std::size_t>(num_requests) * static_cast<std::size_t>(geometry.query_heads) *
-         complete_kernels::kMaxParts * static_cast<std::size_t>(complete_kernels::partial_floats(geometry.head_dim)) *
-         sizeof(float);
+  return static_cast<std::size_t>(complete_kernels::first_part(num_requests, geometry.query_heads, 0)) *
+         static_cast<std::size_t>(geometry.head_dim + 2) * sizeof(float);
 }
 
 void complete(const CompletionArgs& args, SoftmaxStates states, Stream stream) {
   const complete_kernels::Launches launches = complete_kernels::launches(args, states);
-  if (launches.merge.partials == nullptr) return;
+  if (launches.merge.parts.values == nullptr) return;
   complete_kernels::launch(launches.format, launches.sums, stream);
   complete_kernels::launch(launches.merge, states, {}, stream);
 }
 
 void complete(const CompletionArgs& args, SoftmaxStates states, View<float, 3> out, Stream stream) {
   const complete_kernels::Launches launches = complete_kernels::launches(args, states);
-  if (launches.merge.partials == nullptr) return finish(states, out, stream);
+  if (launches.merge.parts.values == nullptr) return finish(states, out, stream);
   attend_stage::check_out(states, out);
   complete_kernels::launch(launches.format, launches.sums, stream);
   complete_kernels::launch(launches.merge, states, out, stream);

@@ -19,7 +19,7 @@ constexpr int kResident = kUnits <= 2 && RecordLane<kId, kUnits>::kHalves == 1 ?
 struct alignas(16) Places {
   const std::byte* keys;  // of the KV head
   const std::byte* values;
-  float* partials;  // of the part and its first head
+  Parts part;  // of the first head
   int head_count;
   Notes notes[kMaxWarps];
 };
@@ -128,9 +128,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps, kResident<kId, kUnits>) sum_co
       const int kv_head = list / args.lists_per_kv_head;
       places.keys = args.keys.data + kv_head * args.keys.head_stride;
       places.values = args.values.data + kv_head * args.values.head_stride;
-      places.partials =
-          args.partials + (static_cast<std::int64_t>(request * args.queries.query_heads + first_head) * kMaxParts + part) *
-                              partial_floats(args.shape.head_dim);
+      const std::int64_t own = first_part(request, args.queries.query_heads, first_head) + part;
+      places.part = {args.parts.values + own * args.shape.head_dim, args.parts.max_and_sum + own * 2};
       places.head_count = head_count;
     }
     __syncthreads();
@@ -167,8 +166,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, kResident<kId, kUnits>) sum_co
       copy(kUnitPages);
     }
     __syncthreads();  // the stages are free
-    write_part(state, args.shape.head_dim, places.head_count, warps, reinterpret_cast<float*>(all_stages), places.partials,
-               std::int64_t{kMaxParts} * partial_floats(args.shape.head_dim));
+    write_part(state, args.shape.head_dim, places.head_count, warps, reinterpret_cast<float*>(all_stages), places.part);
   }
   if (args.beside_attention) wait_for_previous();  // whoever waits for this kernel has waited for attention too
 }

@@ -18,9 +18,20 @@ constexpr int parts_of(int entries) {
   return parts < kMaxParts ? parts : kMaxParts;
 }
 
-/// The state of a part for one head: head_dim sums of weights * values in the rotated space, the largest logit in units of
-/// log 2, the sum of weights, and two floats of padding.
-constexpr int partial_floats(int head_dim) { return head_dim + 4; }
+/// The state of a warp for one head, in shared memory: head_dim sums of weights * values in the rotated space, what weights
+/// are relative to (in units of log 2), the sum of weights, and two floats of padding.
+constexpr int state_floats(int head_dim) { return head_dim + 4; }
+
+/// States of parts, in the workspace: sums of weights * values, and apart what those are relative to and the sums of
+/// weights.
+struct Parts {
+  float* values = nullptr;       // [requests, query_heads, kMaxParts, head_dim]; null: there are none
+  float* max_and_sum = nullptr;  // [requests, query_heads, kMaxParts, 2]
+};
+/// Of a head of a request; the next head's lies kMaxParts on.
+constexpr std::int64_t first_part(int request, int query_heads, int head) {
+  return (static_cast<std::int64_t>(request) * query_heads + head) * kMaxParts;
+}
 
 constexpr int kHeads = 8;  // of a list, that a pass takes
 
@@ -43,14 +54,14 @@ struct Sums {
   const std::int32_t* num_completed = nullptr;
   std::int64_t num_request_stride = 0;
   std::int64_t num_list_stride = 0;
-  float* partials = nullptr;  // [requests, query_heads, kMaxParts, partial_floats]
+  Parts parts;
   /// The kernel before this one is attention, which wrote nothing that is read here and waited for what came before it.
   bool beside_attention = false;
   std::uint32_t bias = 0x43004300U;  // bf16 128, twice: a constant that kernels need in a register
 };
 
 struct Merge {
-  const float* partials = nullptr;  // null: nothing is completed
+  Parts parts;  // none: nothing is completed
   Rotation rotation;
   int requests = 0;
   int query_heads = 0;
@@ -65,7 +76,7 @@ struct Merge {
   std::int64_t skipped_head_stride = 0;
 };
 
-/// The door: what the kernels are told. Null partials if there is nothing to do.
+/// The door: what the kernels are told. No parts if there is nothing to do.
 struct Launches {
   FormatId format = FormatId::kGraded8;
   Sums sums;

@@ -23,22 +23,20 @@ class HeadParts {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int list = head / args.list_heads;
-    const int floats = partial_floats(args.head_dim);
-    const float* const parts =
-        args.partials + static_cast<std::int64_t>(request * args.query_heads + head) * kMaxParts * floats;
+    const std::int64_t first = first_part(request, args.query_heads, head);
+    const float* const values = args.parts.values + first * args.head_dim;
+    const auto* const max_and_sum = reinterpret_cast<const float2*>(args.parts.max_and_sum) + first;
     entries_ = args.num_completed[request * args.num_request_stride + list * args.num_list_stride];
     log_mass_ = args.skipped_log_mass[request * args.skipped_request_stride + head * args.skipped_head_stride];
 #pragma unroll
-    for (int i = 0; i < kLaneParts; ++i) {
-      own_[i] = *reinterpret_cast<const float2*>(parts + (32 * i + lane) * floats + args.head_dim);
-    }
+    for (int i = 0; i < kLaneParts; ++i) own_[i] = max_and_sum[32 * i + lane];
 #pragma unroll
     for (int i = 0; i < kWarpParts; ++i) {
 #pragma unroll
       for (int quad = 0; quad < 2; ++quad) {
         const int dim = 4 * (32 * quad + lane);
         if (dim < args.head_dim) {
-          values_[i][quad] = *reinterpret_cast<const float4*>(parts + (kWarps * i + warp) * floats + dim);
+          values_[i][quad] = *reinterpret_cast<const float4*>(values + (kWarps * i + warp) * args.head_dim + dim);
         }
       }
     }

@@ -49,18 +49,18 @@ struct State {
 };
 
 /// Bytes of a warp's states on their way to the others.
-constexpr int state_bytes(int head_dim) { return kHeads * partial_floats(head_dim) * static_cast<int>(sizeof(float)); }
+constexpr int state_bytes(int head_dim) { return kHeads * state_floats(head_dim) * static_cast<int>(sizeof(float)); }
 
 /// Merges the states of a CTA's warps in their order and writes the part's. `shared` holds state_bytes for each warp.
 template <int kUnits>
 __device__ __forceinline__ void write_part(const State<kUnits>& state, int head_dim, int head_count, int warps,
-                                           float* shared, float* partials, std::int64_t head_stride) {
+                                           float* shared, const Parts& part) {
   constexpr int kBytes = State<kUnits>::kBytes;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4;
   const int j = lane % 4;
-  const int floats = partial_floats(head_dim);
+  const int floats = state_floats(head_dim);
   const int quarter = head_dim / 4;
   float* const states = shared + warp * kHeads * floats;
   if (j == 0) states[g * floats + head_dim + 1] = state.sum;
@@ -101,8 +101,9 @@ __device__ __forceinline__ void write_part(const State<kUnits>& state, int head_
       from[other].x = exp2_difference(from[other].x, largest);
       sum = __fmaf_rn(from[other].y, from[other].x, sum);
     }
-    float* const into = partials + head * head_stride;
-    if (lane == 0) *reinterpret_cast<float2*>(into + head_dim) = {largest, sum};
+    const std::int64_t own_part = first_part(0, 0, head);
+    float* const into = part.values + own_part * head_dim;
+    if (lane == 0) *reinterpret_cast<float2*>(part.max_and_sum + 2 * own_part) = {largest, sum};
     for (int dim = 4 * lane; dim < head_dim; dim += 128) {
       float4 total = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll
