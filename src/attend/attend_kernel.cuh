@@ -12,7 +12,7 @@ namespace locks::cuda::attend_stage {
 template <class S>
 __global__ void __launch_bounds__(32 * kMaxWarps, S::kBlocks) attend_kernel(const __grid_constant__ AttendParams params) {
   wait_for_previous();
-  let_next_start();
+  let_next_start();  // not before: completion's sums, if they are next, do not wait for what comes before this kernel
   extern __shared__ __align__(16) std::byte shared[];
   using N = Numbers<S::kType>;
   const auto threads = static_cast<int>(blockDim.x);
@@ -198,14 +198,15 @@ void launch(const AttendParams& params, Stream stream) {
     if (params.leaf_blocks && kBytes <= most_shared) {
       check(cudaFuncSetAttribute(attend_leaf<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
             "cudaFuncSetAttribute");
-      return launch_early("attend_leaf", attend_leaf<S>, grid, kLeafBlockThreads, kBytes, stream, params);
+      return launch_kernel<attend_leaf<S>>({"attend_leaf", Start::kEarly, grid, kLeafBlockThreads, kBytes, stream}, params);
     }
   }
   int warps = kMaxWarps;
   while (warps > 1 && S::shared_bytes(warps) > most_shared) warps /= 2;
   const int bytes = S::shared_bytes(warps);
   check(cudaFuncSetAttribute(attend_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
-  launch_early("attend_kernel", attend_kernel<S>, grid, static_cast<unsigned>(32 * warps), bytes, stream, params);
+  launch_kernel<attend_kernel<S>>(
+      {"attend_kernel", Start::kEarly, grid, 32 * warps, static_cast<std::size_t>(bytes), stream}, params);
 }
 
 template <int kHeadDim>

@@ -4,7 +4,8 @@
 #pragma once
 
 #include "attend/attend_tile.cuh"
-#include "cuda/early_launch.cuh"
+#include "cuda/chain.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace locks::cuda::attend_stage {
 
@@ -33,7 +34,7 @@ template <class S>
 __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
     attend_leaf(const __grid_constant__ AttendParams params) {
   wait_for_previous();
-  let_next_start();
+  let_next_start();  // not before: see attend_kernel
   extern __shared__ __align__(16) std::byte shared[];
   using N = Numbers<S::kType>;
   const auto thread = static_cast<int>(threadIdx.x);

@@ -1,7 +1,8 @@
 // Folds the partial states of rows, in the order of the tokens and whatever the blocks were: the second launch of attention.
 #include "attend/attend_cuda.h"
 #include "attend/complete_merge.cuh"
-#include "cuda/early_launch.cuh"
+#include "cuda/chain.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/softmax_state.cuh"
 
 namespace locks::cuda::attend_stage {
@@ -198,16 +199,18 @@ void launch_merge(const AttendParams& params, int head_dim, const Result& result
   const auto heads = static_cast<unsigned>(params.query_heads);
   const auto requests = static_cast<unsigned>(params.num_requests);
   if (params.partials.leaves_per_part == 1) {
-    auto* const kernel = completion.parts.values != nullptr ? merge_leaves<true> : merge_leaves<false>;
-    return launch_early("merge_leaves", kernel, dim3(heads, requests), kLeafThreads, 0, stream, merge);
+    const Launch launch{"merge_leaves", Start::kEarly, dim3(heads, requests), kLeafThreads, 0, stream};
+    if (completion.parts.values != nullptr) return launch_kernel<merge_leaves<true>>(launch, merge);
+    return launch_kernel<merge_leaves<false>>(launch, merge);
   }
   constexpr unsigned kHeads = kGroupThreads / 32;
-  launch_early("merge_groups", merge_groups, dim3((heads + kHeads - 1) / kHeads, requests), kGroupThreads, 0, stream, merge);
+  launch_kernel<merge_groups>(
+      {"merge_groups", Start::kEarly, dim3((heads + kHeads - 1) / kHeads, requests), kGroupThreads, 0, stream}, merge);
 }
 
 void launch_finish(SoftmaxStates states, View<float, 3> out, Stream stream) {
   const dim3 grid(static_cast<unsigned>(out.shape[1]), static_cast<unsigned>(out.shape[0]));
-  launch_early("finish_kernel", finish_kernel, grid, 128, 0, stream, states, out);
+  launch_kernel<finish_kernel>({"finish_kernel", Start::kEarly, grid, 128, 0, stream}, states, out);
 }
 
 }  // namespace locks::cuda::attend_stage

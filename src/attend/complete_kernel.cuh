@@ -3,8 +3,9 @@
 #pragma once
 
 #include "attend/complete_pages.cuh"
-#include "cuda/early_launch.cuh"
+#include "cuda/chain.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/pages.cuh"
 
 namespace locks::cuda::complete_kernels {
@@ -180,8 +181,9 @@ void launch_sums(const Sums& args, Stream stream) {
   const int warps = static_cast<int>(std::bit_floor(static_cast<unsigned>(shape.warps)));
   const dim3 grid(static_cast<unsigned>(parts_of(args.capacity)), static_cast<unsigned>(args.lists * args.passes),
                   static_cast<unsigned>(args.requests));
-  launch_early("sum_completion", sum_completion<kId, kUnits>, grid, static_cast<unsigned>(32 * warps),
-               kFixed + warps * kWarpBytes, stream, args);
+  launch_kernel<sum_completion<kId, kUnits>>(
+      {"sum_completion", Start::kEarly, grid, 32 * warps, static_cast<std::size_t>(kFixed + warps * kWarpBytes), stream},
+      args);
 }
 
 template <FormatId kId>

@@ -1,6 +1,7 @@
 // The completion of a head joins its state: a CTA a head.
 #include "attend/complete_merge.cuh"
-#include "cuda/early_launch.cuh"
+#include "cuda/chain.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace locks::cuda::complete_kernels {
 namespace {
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kMergeThreads)
 
 void launch(const Merge& args, SoftmaxStates states, View<float, 3> out, Stream stream) {
   const dim3 grid(static_cast<unsigned>(args.query_heads), static_cast<unsigned>(args.requests));
-  launch_early("merge_completion", merge_completion, grid, kMergeThreads, 0, stream, args, states, out);
+  launch_kernel<merge_completion>({"merge_completion", Start::kEarly, grid, kMergeThreads, 0, stream}, args, states, out);
 }
 
 }  // namespace locks::cuda::complete_kernels
