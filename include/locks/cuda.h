@@ -114,6 +114,8 @@ void select_tokens(const SelectArgs& args, Stream stream);
 void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Stream stream);
 /// out [requests, query_heads, head_dim] = sum of values / sum of weights; zeros for a state that saw nothing.
 void finish(SoftmaxStates states, View<float, 3> out, Stream stream);
+/// attend() and finish() with the same bits and a launch less: `out` is written, `states` only read, if `accumulate`.
+void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, View<float, 3> out, Stream stream);
 
 /// Completion of what is skipped, for all lists at once: see locks/attend.h.
 struct CompletionArgs {
@@ -129,6 +131,12 @@ struct CompletionArgs {
 };
 [[nodiscard]] std::size_t completion_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists) noexcept;
 void complete(const CompletionArgs& args, SoftmaxStates states, Stream stream);
+/// complete() and finish() with the same bits and a launch less: `states` are read, `out` is written.
+void complete(const CompletionArgs& args, SoftmaxStates states, View<float, 3> out, Stream stream);
+/// The end of a step, with the bits of attend(..., false, ...), complete() and finish(): the tokens and the records are read
+/// at the same time, and one launch merges both. `states` may be left with anything; the workspaces must be apart.
+void attend_and_complete(const AttendArgs& args, const CompletionArgs& completion, SoftmaxStates states, View<float, 3> out,
+                         Stream stream);
 
 /// One decode step of one layer, composed of the stages. `plan.limits().max_threads` plays no part.
 [[nodiscard]] std::size_t decode_workspace_bytes(const DecodePlan& plan) noexcept;

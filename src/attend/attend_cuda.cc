@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "attend/complete_launch.h"
 #include "cpu/check.h"
 
 namespace locks::cuda {
@@ -122,18 +123,16 @@ std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, i
   return lay_out(geometry, num_requests, num_lists, false, nullptr, partials);  // dense rows need no more
 }
 
-void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Stream stream) {
-  check_args(args);
-  const Geometry& geometry = args.geometry;
-  const int requests = args.table.num_requests();
-  check::view<float, 3>("states", states, {requests, geometry.query_heads, 2 + geometry.head_dim},
-                        "[requests, query_heads, 2 + head_dim]");
-  check::workspace(args.workspace, attend_workspace_bytes(geometry, requests, args.num_lists));
-  if (requests == 0) return;
+namespace {
+
+/// Of at least one request.
+stage::AttendParams attend_params(const AttendArgs& args) {
   const bool dense = args.selected.data == nullptr;
   const auto& selected = args.selected;
   const auto& counts = args.num_selected;
   const auto& blocks = args.table.blocks;
+  const Geometry& geometry = args.geometry;
+  const int requests = args.table.num_requests();
   const int list_heads = geometry.query_heads / args.num_lists;
   const int heads_per_pass = stage::heads_per_pass(args.keys.dtype, geometry.head_dim, list_heads);
   stage::AttendParams params;
@@ -166,14 +165,70 @@ void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Strea
   params.softmax_scale = geometry.softmax_scale;
   lay_out(geometry, requests, args.num_lists, dense, args.workspace.data(), params.partials);
   const std::int64_t row_tokens = dense ? blocks.shape[1] * args.table.block_tokens : selected.shape[2] * kPageTokens;
+  params.leaf_blocks = std::int64_t{requests} * args.num_lists <= stage::kVeryFewRows &&
+                       params.partials.leaves_per_part == 1 &&
+                       stage::leaf_tokens(static_cast<int>(row_tokens)) <= stage::kLeafTokens;
   // One part at least: it says that the row is empty.
   params.partials.parts =
       (std::max(1, stage::most_leaves(row_tokens)) + params.partials.leaves_per_part - 1) / params.partials.leaves_per_part;
-  stage::launch_attend(params, args.keys.dtype, geometry.head_dim, stream);
-  stage::launch_merge(params, geometry.head_dim, states, accumulate, stream);
+  return params;
+}
+
+void check_call(const AttendArgs& args, SoftmaxStates states) {
+  check_args(args);
+  const Geometry& geometry = args.geometry;
+  const int requests = args.table.num_requests();
+  check::view<float, 3>("states", states, {requests, geometry.query_heads, 2 + geometry.head_dim},
+                        "[requests, query_heads, 2 + head_dim]");
+  check::workspace(args.workspace, attend_workspace_bytes(geometry, requests, args.num_lists));
+}
+
+}  // namespace
+
+void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Stream stream) {
+  check_call(args, states);
+  if (args.table.num_requests() == 0) return;
+  const stage::AttendParams params = attend_params(args);
+  stage::launch_attend(params, args.keys.dtype, args.geometry.head_dim, stream);
+  stage::launch_merge(params, args.geometry.head_dim, {states, accumulate, {}}, {}, stream);
+}
+
+void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, View<float, 3> out, Stream stream) {
+  check_call(args, states);
+  stage::check_out(states, out);
+  if (args.table.num_requests() == 0) return;
+  const stage::AttendParams params = attend_params(args);
+  stage::launch_attend(params, args.keys.dtype, args.geometry.head_dim, stream);
+  stage::launch_merge(params, args.geometry.head_dim, {states, accumulate, out}, {}, stream);
+}
+
+void attend_and_complete(const AttendArgs& args, const CompletionArgs& completion, SoftmaxStates states, View<float, 3> out,
+                         Stream stream) {
+  check_call(args, states);
+  stage::check_out(states, out);
+  complete_kernels::Launches completes = complete_kernels::launches(completion, states);
+  if (completes.merge.parts.values == nullptr) return attend(args, states, false, out, stream);
+  const stage::AttendParams params = attend_params(args);
+  stage::launch_attend(params, args.keys.dtype, args.geometry.head_dim, stream);
+  completes.sums.beside_attention = true;
+  complete_kernels::launch(completes.format, completes.sums, stream);
+  if (params.partials.leaves_per_part == 1) {
+    stage::launch_merge(params, args.geometry.head_dim, {states, false, out}, completes.merge, stream);
+    return;
+  }
+  stage::launch_merge(params, args.geometry.head_dim, {states, false, {}}, {}, stream);
+  complete_kernels::launch(completes.merge, states, out, stream);
 }
 
 void finish(SoftmaxStates states, View<float, 3> out, Stream stream) {
+  stage::check_out(states, out);
+  if (out.shape[0] == 0 || out.shape[1] == 0) return;
+  stage::launch_finish(states, out, stream);
+}
+
+namespace attend_stage {
+
+void check_out(SoftmaxStates states, View<float, 3> out) {
   check::view<float, 3>("states", states, {-1, -1, -1}, "[requests, query_heads, 2 + head_dim]");
   if (out.data == nullptr || out.shape[0] != states.shape[0] || out.shape[1] != states.shape[1] ||
       out.shape[2] + 2 != states.shape[2]) {
@@ -183,11 +238,7 @@ void finish(SoftmaxStates states, View<float, 3> out, Stream stream) {
                 out.data == nullptr ? "no data" : check::shape_text(out.shape));
   }
   if (out.shape[0] > kMaxGrid) check::fail("states", "at most 65535 requests", std::to_string(out.shape[0]));
-  if (out.shape[0] == 0 || out.shape[1] == 0) return;
-  stage::launch_finish(states, out, stream);
 }
-
-namespace attend_stage {
 
 void launch_attend(const AttendParams& params, DType dtype, int head_dim, Stream stream) {
   switch (head_dim) {

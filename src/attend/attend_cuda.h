@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attend/complete_launch.h"
 #include "locks/cuda.h"
 
 namespace locks::cuda::attend_stage {
@@ -20,6 +21,8 @@ inline constexpr int kMaxLeaves = kMaxGroups * kGroupLeaves;
 // With fewer rows a block takes a leaf: more blocks, and more partial states. Listed rows are shorter than dense ones.
 inline constexpr int kFewListedRows = 64;
 inline constexpr int kFewDenseRows = 32;
+// With so few that blocks of a leaf leave multiprocessors idle, a leaf gets twice the warps.
+inline constexpr int kVeryFewRows = 16;
 
 [[nodiscard]] constexpr int leaf_tokens(int row_tokens) noexcept {
   constexpr int kStep = kLeafTokens * kMaxLeaves;
@@ -92,6 +95,7 @@ struct AttendParams {
   int query_heads = 0;
   Divider passes;  // over a row, for all of its heads
   float softmax_scale = 0.0F;
+  bool leaf_blocks = false;  // eight warps for a leaf, none of which is longer than kLeafTokens
   Partials partials;
 };
 
@@ -104,9 +108,17 @@ struct AttendParams {
 }
 /// Launches the instance for this kind of cache.
 void launch_attend(const AttendParams& params, DType dtype, int head_dim, Stream stream);
-/// Folds the partial states into `states`.
-void launch_merge(const AttendParams& params, int head_dim, SoftmaxStates states, bool accumulate, Stream stream);
+/// Where a row's result goes.
+struct Result {
+  SoftmaxStates states;
+  bool accumulate = false;  // with what the states hold
+  View<float, 3> out;       // if it has data, the states are not written, but what finish() would make of them
+};
+/// Folds the partial states, and what `completion` adds if it has partials; that only with a leaf a part.
+void launch_merge(const AttendParams& params, int head_dim, const Result& result, const complete_kernels::Merge& completion,
+                  Stream stream);
 void launch_finish(SoftmaxStates states, View<float, 3> out, Stream stream);
+void check_out(SoftmaxStates states, View<float, 3> out);
 
 // One per head dimension, in instances/.
 template <int kHeadDim>

@@ -5,16 +5,14 @@
 // computed.
 #pragma once
 
-#include "attend/attend_tile.cuh"
-#include "cuda/check.h"
+#include "attend/attend_leaf.cuh"
 
 namespace locks::cuda::attend_stage {
 
 template <class S>
 __global__ void __launch_bounds__(32 * kMaxWarps, S::kBlocks) attend_kernel(const __grid_constant__ AttendParams params) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");  // what folds the parts waits for this grid's end by itself
-#endif
+  wait_for_previous();
+  let_next_start();  // not before: completion's sums, if they are next, do not wait for what comes before this kernel
   extern __shared__ __align__(16) std::byte shared[];
   using N = Numbers<S::kType>;
   const auto threads = static_cast<int>(blockDim.x);
@@ -193,14 +191,22 @@ void launch(const AttendParams& params, Stream stream) {
   int most_shared = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  const dim3 grid(static_cast<unsigned>(params.num_lists) * params.passes.divisor,
+                  static_cast<unsigned>(params.partials.parts), static_cast<unsigned>(params.num_requests));
+  if constexpr (S::kType != DType::kF32) {
+    constexpr int kBytes = LeafShared<S>::bytes();
+    if (params.leaf_blocks && kBytes <= most_shared) {
+      check(cudaFuncSetAttribute(attend_leaf<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+            "cudaFuncSetAttribute");
+      return launch_kernel<attend_leaf<S>>({"attend_leaf", Start::kEarly, grid, kLeafBlockThreads, kBytes, stream}, params);
+    }
+  }
   int warps = kMaxWarps;
   while (warps > 1 && S::shared_bytes(warps) > most_shared) warps /= 2;
   const int bytes = S::shared_bytes(warps);
   check(cudaFuncSetAttribute(attend_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
-  const dim3 grid(static_cast<unsigned>(params.num_lists) * params.passes.divisor,
-                  static_cast<unsigned>(params.partials.parts), static_cast<unsigned>(params.num_requests));
-  attend_kernel<S><<<grid, 32 * warps, bytes, stream>>>(params);
-  check_launch("attend_kernel");
+  launch_kernel<attend_kernel<S>>(
+      {"attend_kernel", Start::kEarly, grid, 32 * warps, static_cast<std::size_t>(bytes), stream}, params);
 }
 
 template <int kHeadDim>

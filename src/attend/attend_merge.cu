@@ -1,6 +1,8 @@
 // Folds the partial states of rows, in the order of the tokens and whatever the blocks were: the second launch of attention.
 #include "attend/attend_cuda.h"
-#include "cuda/check.h"
+#include "attend/complete_merge.cuh"
+#include "cuda/chain.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/softmax_state.cuh"
 
 namespace locks::cuda::attend_stage {
@@ -8,51 +10,54 @@ namespace {
 
 struct MergeParams {
   Partials partials;
-  SoftmaxStates states;
+  Result result;
+  complete_kernels::Merge completion;
   int num_lists = 0;
   int list_heads = 0;
   int query_heads = 0;
   int head_dim = 0;
-  bool accumulate = false;
 };
-
-/// Waits for the kernel before this one, which let it start early.
-__device__ __forceinline__ void wait_for_parts() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 
 __device__ __forceinline__ int row_leaves(const MergeParams& params, int request, int head) {
   return params.partials.row_leaves[request * params.num_lists + head / params.list_heads];
 }
 
-/// Elements dim, dim + step ... of a row's result join what the states hold.
-template <class Result>
-__device__ __forceinline__ void store(const MergeParams& params, int request, int head, float max, float sum,
-                                      const Result& result, int thread, int threads) {
-  float* const state = params.states.at(request, head, 0);
-  FoldScales scales = {max, 0.0F, 1.0F};
-  float into_sum = 0.0F;
-  if (params.accumulate) {
-    scales = fold_scales(state[0], max);
-    into_sum = state[1];
+/// One dimension of a head's state, its max and sum beside it.
+struct Element {
+  float max = kNoLogit;
+  float sum = 0.0F;
+  float value = 0.0F;
+
+  __device__ __forceinline__ void join(float other_max, float other_sum, float other_value) {
+    const FoldScales scales = fold_scales(max, other_max);
+    max = scales.max;
+    sum = fold(sum, other_sum, scales);
+    value = fold(value, other_value, scales);
   }
-  __syncwarp();
-  for (int dim = thread; dim < params.head_dim; dim += threads) {
-    state[2 + dim] = params.accumulate ? fold(state[2 + dim], result(dim), scales) : result(dim);
+};
+
+/// What the states hold of a dimension, if that counts. To be read by all before one writes.
+__device__ __forceinline__ Element held(const Result& result, int request, int head, int dim, int head_dim) {
+  if (!result.accumulate) return {};
+  const float* const state = result.states.at(request, head, 0);
+  return {state[0], state[1], dim < head_dim ? state[2 + dim] : 0.0F};
+}
+__device__ __forceinline__ void write(const Result& result, int request, int head, int dim, const Element& element) {
+  if (result.out.data != nullptr) {
+    result.out(request, head, dim) = element.sum == 0.0F ? 0.0F : element.value / element.sum;
+    return;
   }
-  // Everyone has read the old max by the time it is overwritten.
-  if (threads > 32) __syncthreads();
-  __syncwarp();
-  if (thread == 0) {
-    state[0] = scales.max;
-    state[1] = params.accumulate ? fold(into_sum, sum, scales) : sum;
-  }
+  float* const state = result.states.at(request, head, 0);
+  state[2 + dim] = element.value;
+  if (dim > 0) return;
+  state[0] = element.max;
+  state[1] = element.sum;
 }
 
 /// A leaf a part: a block for a query head, a warp for a group of leaves.
 constexpr int kLeafThreads = 32 * kMaxGroups;
+static_assert(kLeafThreads == complete_kernels::kMergeThreads);
+template <bool kCompletes>
 __global__ void __launch_bounds__(kLeafThreads) merge_leaves(const __grid_constant__ MergeParams params) {
   __shared__ float4 out[kMaxGroups][kMaxHeadDim / 4];
   __shared__ float group_max[kMaxGroups];
@@ -63,8 +68,11 @@ __global__ void __launch_bounds__(kLeafThreads) merge_leaves(const __grid_consta
   const int group = thread / 32;
   const int lane = thread % 32;
   const std::int64_t row = (std::int64_t{request} * params.query_heads + head) * params.partials.parts_per_row;
-  wait_for_parts();
+  wait_for_previous();
+  let_next_start();
   // Everything is asked for at once, before it is known how many leaves there are: the parts that a longest row would have.
+  complete_kernels::HeadParts completion;
+  if constexpr (kCompletes) completion.ask(params.completion, request, head);
   const int leaves = row_leaves(params, request, head);
   const int first = group * kGroupLeaves;
   if (first < params.partials.parts) {
@@ -108,19 +116,26 @@ __global__ void __launch_bounds__(kLeafThreads) merge_leaves(const __grid_consta
       }
     }
   }
+  Element element = held(params.result, request, head, thread, params.head_dim);
   __syncthreads();
   const int groups = (leaves + kGroupLeaves - 1) / kGroupLeaves;
-  if (groups == 0 && params.accumulate) return;
-  float max = kNoLogit;
-  float sum = 0.0F;
-  float total = 0.0F;  // of this thread's dimension; there are more threads than dimensions
+  Element own;  // there are more threads than dimensions
   for (int i = 0; i < groups; ++i) {
-    const FoldScales scales = fold_scales(max, group_max[i]);
-    max = scales.max;
-    sum = fold(sum, group_sum[i], scales);
-    if (thread < params.head_dim) total = fold(total, reinterpret_cast<const float*>(out[i])[thread], scales);
+    const float value = thread < params.head_dim ? reinterpret_cast<const float*>(out[i])[thread] : 0.0F;
+    own.join(group_max[i], group_sum[i], value);
   }
-  store(params, request, head, max, sum, [total](int) { return total; }, thread, kLeafThreads);
+  if (params.result.accumulate) {
+    element.join(own.max, own.sum, own.value);
+  } else {
+    element = own;
+  }
+  if constexpr (kCompletes) {
+    __shared__ complete_kernels::HeadParts::Shared shared;
+    if (completion.fold(params.completion, shared)) {
+      element.join(completion.log_mass(), 1.0F, thread < params.head_dim ? shared.mean[thread] : 0.0F);
+    }
+  }
+  if (thread < params.head_dim) write(params.result, request, head, thread, element);
 }
 
 /// A group a part: a warp for a query head.
@@ -130,38 +145,44 @@ __global__ void __launch_bounds__(kGroupThreads) merge_groups(const __grid_const
   const int lane = thread % 32;
   const int head = static_cast<int>(blockIdx.x) * (kGroupThreads / 32) + thread / 32;
   const auto request = static_cast<int>(blockIdx.y);
-  wait_for_parts();
+  wait_for_previous();
+  let_next_start();
   if (head >= params.query_heads) return;
   const int groups = (row_leaves(params, request, head) + kGroupLeaves - 1) / kGroupLeaves;
-  if (groups == 0 && params.accumulate) return;
   const std::int64_t row = (std::int64_t{request} * params.query_heads + head) * params.partials.parts_per_row;
   float2 own = {kNoLogit, 0.0F};
   if (lane < groups) own = reinterpret_cast<const float2*>(params.partials.max_and_sum)[row + lane];
   const float* const parts = params.partials.out + row * params.head_dim;
-  float total[kMaxHeadDim / 32] = {};
-  float max = kNoLogit;
-  float sum = 0.0F;
+  Element elements[kMaxHeadDim / 32];
 #pragma unroll 4
   for (int i = 0; i < groups; ++i) {
-    const FoldScales scales = fold_scales(max, __shfl_sync(~0U, own.x, i));
-    max = scales.max;
-    sum = fold(sum, __shfl_sync(~0U, own.y, i), scales);
+    const float max = __shfl_sync(~0U, own.x, i);
+    const float sum = __shfl_sync(~0U, own.y, i);
 #pragma unroll
     for (int k = 0; k < kMaxHeadDim / 32; ++k) {
       const int dim = lane + 32 * k;
-      if (dim < params.head_dim) total[k] = fold(total[k], parts[std::int64_t{i} * params.head_dim + dim], scales);
+      const float value = dim < params.head_dim ? parts[std::int64_t{i} * params.head_dim + dim] : 0.0F;
+      elements[k].join(max, sum, value);
     }
   }
-  const auto result = [&](int dim) {
-    float value = 0.0F;
+  Element before[kMaxHeadDim / 32];
 #pragma unroll
-    for (int k = 0; k < kMaxHeadDim / 32; ++k) value = dim / 32 == k ? total[k] : value;
-    return value;
-  };
-  store(params, request, head, max, sum, result, lane, 32);
+  for (int k = 0; k < kMaxHeadDim / 32; ++k) before[k] = held(params.result, request, head, lane + 32 * k, params.head_dim);
+  __syncwarp();
+#pragma unroll
+  for (int k = 0; k < kMaxHeadDim / 32; ++k) {
+    if (params.result.accumulate) {
+      before[k].join(elements[k].max, elements[k].sum, elements[k].value);
+    } else {
+      before[k] = elements[k];
+    }
+    if (lane + 32 * k < params.head_dim) write(params.result, request, head, lane + 32 * k, before[k]);
+  }
 }
 
 __global__ void finish_kernel(const __grid_constant__ SoftmaxStates states, const __grid_constant__ View<float, 3> out) {
+  wait_for_previous();
+  let_next_start();
   const float* const state = states.at(blockIdx.y, blockIdx.x, 0);
   const float sum = state[1];
   for (auto dim = static_cast<int>(threadIdx.x); dim < out.shape[2]; dim += static_cast<int>(blockDim.x)) {
@@ -169,41 +190,27 @@ __global__ void finish_kernel(const __grid_constant__ SoftmaxStates states, cons
   }
 }
 
-/// A merge may be launched while the parts are still computed if it waits for their end. Code for architectures before 9.0
-/// does not, whatever the device is that runs it.
-template <class Kernel>
-bool waits_for_parts(Kernel* merge) {
-  constexpr int kFirstThatWaits = 90;
-  cudaFuncAttributes compiled{};
-  check(cudaFuncGetAttributes(&compiled, merge), "cudaFuncGetAttributes");
-  return compiled.ptxVersion >= kFirstThatWaits;
-}
-
 }  // namespace
 
-void launch_merge(const AttendParams& params, int head_dim, SoftmaxStates states, bool accumulate, Stream stream) {
-  const MergeParams merge{params.partials,    states,   params.num_lists, params.list_heads,
-                          params.query_heads, head_dim, accumulate};
-  const bool leaves = params.partials.leaves_per_part == 1;
-  auto* const kernel = leaves ? merge_leaves : merge_groups;
+void launch_merge(const AttendParams& params, int head_dim, const Result& result, const complete_kernels::Merge& completion,
+                  Stream stream) {
+  const MergeParams merge{params.partials,    result,  completion, params.num_lists, params.list_heads,
+                          params.query_heads, head_dim};
   const auto heads = static_cast<unsigned>(params.query_heads);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.blockDim = leaves ? kLeafThreads : kGroupThreads;
-  config.gridDim = dim3(leaves ? heads : (heads + kGroupThreads / 32 - 1) / (kGroupThreads / 32),
-                        static_cast<unsigned>(params.num_requests));
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = waits_for_parts(kernel) ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, kernel, merge), "cudaLaunchKernelEx");
+  const auto requests = static_cast<unsigned>(params.num_requests);
+  if (params.partials.leaves_per_part == 1) {
+    const Launch launch{"merge_leaves", Start::kEarly, dim3(heads, requests), kLeafThreads, 0, stream};
+    if (completion.parts.values != nullptr) return launch_kernel<merge_leaves<true>>(launch, merge);
+    return launch_kernel<merge_leaves<false>>(launch, merge);
+  }
+  constexpr unsigned kHeads = kGroupThreads / 32;
+  launch_kernel<merge_groups>(
+      {"merge_groups", Start::kEarly, dim3((heads + kHeads - 1) / kHeads, requests), kGroupThreads, 0, stream}, merge);
 }
 
 void launch_finish(SoftmaxStates states, View<float, 3> out, Stream stream) {
   const dim3 grid(static_cast<unsigned>(out.shape[1]), static_cast<unsigned>(out.shape[0]));
-  finish_kernel<<<grid, 128, 0, stream>>>(states, out);
-  check_launch("finish_kernel");
+  launch_kernel<finish_kernel>({"finish_kernel", Start::kEarly, grid, 128, 0, stream}, states, out);
 }
 
 }  // namespace locks::cuda::attend_stage

@@ -182,15 +182,14 @@ __device__ __forceinline__ float plain_logit(const AttendParams& params, int req
   return dot * params.softmax_scale;
 }
 
-/// Adds a tile of `valid` tokens to the state. `tile` holds zeros where there is no token.
+/// Products of a tile's keys and the queries, which queries.logit_scale makes logits.
 template <class S>
-__device__ __forceinline__ void add_tile(const AttendParams& params, int request, int first_head, int end_head,
-                                         const std::byte* tile, int valid, const Queries<S>& queries, WarpState<S>& state,
-                                         int lane) {
+using TileProducts = float[S::kColumns][Numbers<S::kType>::kSums][4];
+template <class S>
+__device__ __forceinline__ void multiply_keys(const std::byte* tile, const Queries<S>& queries, int lane,
+                                              TileProducts<S>& products) {
   using N = Numbers<S::kType>;
   const std::uint32_t keys = N::template keys_of_lane<S::kRowStride>(mma16::shared_address(tile), lane);
-  const std::uint32_t values = N::template values_of_lane<S::kRowStride>(mma16::shared_address(tile) + S::kSideBytes, lane);
-  float products[S::kColumns][N::kSums][4] = {};
 #pragma unroll(S::kSharedQueries ? 4 : S::kSteps)
   for (int step = 0; step < S::kSteps; ++step) {
     const auto fragment = N::template keys<S::kRowStride>(keys, step);
@@ -201,51 +200,74 @@ __device__ __forceinline__ void add_tile(const AttendParams& params, int request
       N::multiply(products[column], fragment, parts);
     }
   }
-  std::uint32_t weights[S::kColumns][N::kParts][2];
-  float rescale[S::kColumns][2];
+}
+
+/// Logits of a column of a tile of `valid` tokens, which holds zeros where there is no token.
+template <class S>
+__device__ __forceinline__ void column_logits(const AttendParams& params, int request, int first_head, int end_head,
+                                              const std::byte* tile, int valid, const Queries<S>& queries, int lane,
+                                              int column, const TileProducts<S>& products, float (&logits)[4]) {
+  using N = Numbers<S::kType>;
+  bool odd = false;
 #pragma unroll
-  for (int column = 0; column < S::kColumns; ++column) {
-    float logits[4];
-    bool odd = false;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      logits[i] = N::total(products[column], i) * queries.logit_scale[column][i % 2];
-      odd = odd || (lane / 4 + i / 2 * 8 < valid && !(fabsf(logits[i]) <= FLT_MAX));
-    }
-    if (__any_sync(~0U, odd)) {
+  for (int i = 0; i < 4; ++i) {
+    logits[i] = N::total(products[column], i) * queries.logit_scale[column][i % 2];
+    odd = odd || (lane / 4 + i / 2 * 8 < valid && !(fabsf(logits[i]) <= FLT_MAX));
+  }
+  if (__any_sync(~0U, odd)) {
 #pragma unroll 1
-      for (int i = 0; i < 4; ++i) {
-        const int token = lane / 4 + i / 2 * 8;
-        const int head = first_head + 8 * column + 2 * (lane % 4) + i % 2;
-        if (token >= valid || head >= end_head) continue;
-        const float logit = plain_logit<S>(params, request, head, tile + token * S::kRowStride);
+    for (int i = 0; i < 4; ++i) {
+      const int token = lane / 4 + i / 2 * 8;
+      const int head = first_head + 8 * column + 2 * (lane % 4) + i % 2;
+      if (token >= valid || head >= end_head) continue;
+      const float logit = plain_logit<S>(params, request, head, tile + token * S::kRowStride);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) logits[j] = i == j ? logit : logits[j];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) logits[i] = lane / 4 + i / 2 * 8 < valid ? logits[i] : kNoLogit;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float largest = fmaxf(logits[i], logits[i + 2]);
-#pragma unroll
-      for (int step = 4; step < 32; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
-      const FoldScales scales = fold_scales(state.max[column][i], largest);
-      rescale[column][i] = scales.into;
-      state.max[column][i] = scales.max;
-      const float reference = scales.max == kNoLogit ? 0.0F : scales.max;
-      logits[i] = exp_difference(logits[i], reference);
-      logits[i + 2] = exp_difference(logits[i + 2], reference);
-      state.sum[column][i] = fmaf(state.sum[column][i], scales.into, logits[i] + logits[i + 2]);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      std::uint32_t parts[N::kParts];
-      mma16::split(parts, logits[2 * half] * N::kWeightScale, logits[2 * half + 1] * N::kWeightScale);
-#pragma unroll
-      for (int part = 0; part < N::kParts; ++part) weights[column][part][half] = mma16::transpose(parts[part]);
+      for (int j = 0; j < 4; ++j) logits[j] = i == j ? logit : logits[j];
     }
   }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) logits[i] = lane / 4 + i / 2 * 8 < valid ? logits[i] : kNoLogit;
+}
+
+/// The largest logit of a head, in all lanes of its column.
+__device__ __forceinline__ float largest_of_head(float logit, float other) {
+  float largest = fmaxf(logit, other);
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
+  return largest;
+}
+
+/// Weights of a tile, as parts, and what the state has to be multiplied by. Moves the state's max and sums.
+template <class S>
+__device__ __forceinline__ void weigh(float (&logits)[4], const float (&largest)[2], int column, WarpState<S>& state,
+                                      float (&rescale)[2], std::uint32_t (&weights)[Numbers<S::kType>::kParts][2]) {
+  using N = Numbers<S::kType>;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const FoldScales scales = fold_scales(state.max[column][i], largest[i]);
+    rescale[i] = scales.into;
+    state.max[column][i] = scales.max;
+    const float reference = scales.max == kNoLogit ? 0.0F : scales.max;
+    logits[i] = exp_difference(logits[i], reference);
+    logits[i + 2] = exp_difference(logits[i + 2], reference);
+    state.sum[column][i] = fmaf(state.sum[column][i], scales.into, logits[i] + logits[i + 2]);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    std::uint32_t parts[N::kParts];
+    mma16::split(parts, logits[2 * half] * N::kWeightScale, logits[2 * half + 1] * N::kWeightScale);
+#pragma unroll
+    for (int part = 0; part < N::kParts; ++part) weights[part][half] = mma16::transpose(parts[part]);
+  }
+}
+
+/// Adds the weighted values of a tile.
+template <class S>
+__device__ __forceinline__ void add_values(const std::byte* tile, int lane, const float (&rescale)[S::kColumns][2],
+                                           const std::uint32_t (&weights)[S::kColumns][Numbers<S::kType>::kParts][2],
+                                           WarpState<S>& state) {
+  using N = Numbers<S::kType>;
+  const std::uint32_t values = N::template values_of_lane<S::kRowStride>(mma16::shared_address(tile) + S::kSideBytes, lane);
 #pragma unroll
   for (int step = 0; step < S::kSteps; ++step) {
     const auto fragment = N::template values<S::kRowStride>(values, step);
@@ -260,6 +282,25 @@ __device__ __forceinline__ void add_tile(const AttendParams& params, int request
       }
     }
   }
+}
+
+/// Adds a tile to the state.
+template <class S>
+__device__ __forceinline__ void add_tile(const AttendParams& params, int request, int first_head, int end_head,
+                                         const std::byte* tile, int valid, const Queries<S>& queries, WarpState<S>& state,
+                                         int lane) {
+  TileProducts<S> products = {};
+  multiply_keys<S>(tile, queries, lane, products);
+  std::uint32_t weights[S::kColumns][Numbers<S::kType>::kParts][2];
+  float rescale[S::kColumns][2];
+#pragma unroll
+  for (int column = 0; column < S::kColumns; ++column) {
+    float logits[4];
+    column_logits<S>(params, request, first_head, end_head, tile, valid, queries, lane, column, products, logits);
+    const float largest[2] = {largest_of_head(logits[0], logits[2]), largest_of_head(logits[1], logits[3])};
+    weigh<S>(logits, largest, column, state, rescale[column], weights[column]);
+  }
+  add_values<S>(tile, lane, rescale, weights, state);
 }
 
 /// Copies the rows of a tile; rows behind the `valid` first become zeros.

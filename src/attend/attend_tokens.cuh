@@ -8,6 +8,7 @@ namespace locks::cuda::attend_stage {
 inline constexpr int kThreadTokens = 2;  // that a thread looks up at a time; a window is what all threads do
 inline constexpr int kWindows = 3;       // being read, read ahead of, and being filled
 inline constexpr int kOwnEntries = 4;    // of a list, that a thread keeps
+inline constexpr int kMostWarps = 8;     // of a block
 
 struct TokenRows {
   const std::byte* key;
@@ -65,11 +66,13 @@ class RowTokens {
     count_ = max(0, min(listed, params.capacity));
     in_registers_ = count_ <= kOwnEntries * threads;
     int tokens[kOwnEntries] = {};
+    int blocks[kOwnEntries];
     if (in_registers_) {
 #pragma unroll
       for (int i = 0; i < kOwnEntries; ++i) {
         if (i * threads + thread >= count_) continue;
-        own_[i] = {token_of_page(params, own[i].page), own[i].mask};
+        blocks[i] = block(divide(own[i].page, params.block_pages), params);
+        own_[i].mask = own[i].mask;
         tokens[i] = __popc(own[i].mask);
       }
     } else {
@@ -93,11 +96,18 @@ class RowTokens {
 #pragma unroll
     for (int i = 0; i < kOwnEntries; ++i) {
       if (i > 0 && (i * threads >= count_ || !in_registers_)) break;
-#pragma unroll 1
-      for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) {
-        if (warp == threadIdx.x / 32) before_[i] += total_;
-        total_ += sums[i * (blockDim.x / 32) + warp];
+      before_[i] += total_;
+#pragma unroll
+      for (unsigned warp = 0; warp < kMostWarps; ++warp) {  // all sums at once
+        const int sum = warp < blockDim.x / 32 ? sums[i * (blockDim.x / 32) + warp] : 0;
+        if (warp < threadIdx.x / 32) before_[i] += sum;
+        total_ += sum;
       }
+    }
+    // The table has been on its way since.
+#pragma unroll
+    for (int i = 0; i < kOwnEntries; ++i) {
+      if (in_registers_ && i * threads + thread < count_) own_[i].token = token_of_page(params, own[i].page, blocks[i]);
     }
   }
 
@@ -198,9 +208,11 @@ class RowTokens {
     return table_[index * params.block_entry_stride];
   }
   [[nodiscard]] __device__ __forceinline__ int token_of_page(const AttendParams& params, int page) const {
+    return token_of_page(params, page, block(divide(page, params.block_pages), params));
+  }
+  [[nodiscard]] static __device__ __forceinline__ int token_of_page(const AttendParams& params, int page, int block) {
     const int pages = static_cast<int>(params.block_pages.divisor);
-    const int index = divide(page, params.block_pages);
-    return (block(index, params) * pages + page - index * pages) * kPageTokens;
+    return (block * pages + page - divide(page, params.block_pages) * pages) * kPageTokens;
   }
 
   const std::int32_t* table_;

@@ -17,6 +17,13 @@ __device__ __forceinline__ float exp_difference(float logit, float reference) {
   return weight;
 }
 
+/// 2^(logit - reference), of logits in units of log 2.
+__device__ __forceinline__ float exp2_difference(float logit, float reference) {
+  float weight;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"(__fsub_rn(logit, reference)));
+  return weight;
+}
+
 /// What the sums of two states are multiplied by when they meet. A state that saw nothing (-infinity, 0, 0...) changes
 /// nothing; two of them are one; an infinite max makes NaN.
 struct FoldScales {

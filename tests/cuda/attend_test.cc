@@ -304,6 +304,32 @@ TEST_F(CudaAttend, JoinsWhatTheStatesHold) {
   expect_close(first.out.read(), c, "in two calls");
 }
 
+/// attend() that writes the output is attend() and finish().
+TEST_F(CudaAttend, FinishesWithTheSameBits) {
+  for (const Lists lists : {Lists::kDense, Lists::kPerKvHead}) {
+    for (const std::size_t requests : {3U, 40U}) {
+      AttendShape shape;
+      shape.head_dim = 80;
+      shape.lengths.assign(requests, 300);
+      shape.lengths[1] = 0;
+      const AttendCase c(shape, lists);
+      DeviceCase device(c);
+      const std::vector<float> want = device.run();
+      const std::vector<float> states = device.states.read();
+      const test::DeviceArray<float> out(want.size());
+      const View<float, 3> view = contiguous(out.data(), requests, c.geometry.query_heads, 80);
+      cuda::attend(device.args, device.state_view, false, view, nullptr);
+      EXPECT_EQ(out.read(), want);
+      EXPECT_EQ(device.states.read(), states);  // not written
+      cuda::attend(device.args, device.state_view, true, view, nullptr);
+      const std::vector<float> twice = out.read();
+      cuda::attend(device.args, device.state_view, true, nullptr);
+      cuda::finish(device.state_view, view, nullptr);
+      EXPECT_EQ(out.read(), twice);
+    }
+  }
+}
+
 TEST_F(CudaAttend, AGraphIsReplayedWithOtherLengthsAndLists) {
   for (const Lists lists : {Lists::kDense, Lists::kPerQueryHead}) {
     for (const int requests : {2, 40}) {

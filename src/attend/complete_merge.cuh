@@ -1,0 +1,123 @@
+// The parts of a list become the completion of a head: scaled to the skipped mass and rotated back. For kernels of 512
+// threads that take a head a CTA; one of them merges attention's parts beside.
+#pragma once
+
+#include "attend/complete_launch.h"
+#include "cuda/rotation.cuh"
+#include "cuda/softmax_state.cuh"
+
+namespace locks::cuda::complete_kernels {
+
+constexpr int kMergeThreads = 512;
+
+/// Parts of a head. A warp takes every 16th part, a lane four dimensions (and four that lie 128 behind).
+class HeadParts {
+ public:
+  struct Shared {
+    float4 sums[kMergeThreads / 32][kMaxHeadDim / 4];
+    float mean[kMaxHeadDim];
+  };
+
+  /// Asks for all of them, before it is known how many there are.
+  __device__ __forceinline__ void ask(const Merge& args, int request, int head) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int list = head / args.list_heads;
+    const std::int64_t first = first_part(request, args.query_heads, head);
+    const float* const values = args.parts.values + first * args.head_dim;
+    const auto* const max_and_sum = reinterpret_cast<const float2*>(args.parts.max_and_sum) + first;
+    entries_ = args.num_completed[request * args.num_request_stride + list * args.num_list_stride];
+    log_mass_ = args.skipped_log_mass[request * args.skipped_request_stride + head * args.skipped_head_stride];
+#pragma unroll
+    for (int i = 0; i < kLaneParts; ++i) own_[i] = max_and_sum[32 * i + lane];
+#pragma unroll
+    for (int i = 0; i < kWarpParts; ++i) {
+#pragma unroll
+      for (int quad = 0; quad < 2; ++quad) {
+        const int dim = 4 * (32 * quad + lane);
+        if (dim < args.head_dim) {
+          values_[i][quad] = *reinterpret_cast<const float4*>(values + (kWarps * i + warp) * args.head_dim + dim);
+        }
+      }
+    }
+  }
+
+  /// Leaves the rotated mean in `shared.mean`. False, for the whole CTA, if there is nothing to complete.
+  __device__ __forceinline__ bool fold(const Merge& args, Shared& shared) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int lane = thread % 32;
+    const int warp = thread / 32;
+    const int parts = parts_of(min(max(entries_, 0), args.capacity));
+    float largest = kNoLogit;
+#pragma unroll
+    for (int i = 0; i < kLaneParts; ++i) {
+      if (32 * i + lane >= parts) own_[i] = {kNoLogit, 0.0F};
+      largest = fmaxf(largest, own_[i].x);
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
+    float scale[kLaneParts];
+    float sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kLaneParts; ++i) {
+      scale[i] = own_[i].x == kNoLogit ? 0.0F : exp2_difference(own_[i].x, largest);
+      sum = __fmaf_rn(own_[i].y, scale[i], sum);
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+    if (sum == 0.0F || log_mass_ == kNoLogit) return false;
+
+    float4 total[2] = {};
+#pragma unroll
+    for (int i = 0; i < kWarpParts; ++i) {
+      const int part = kWarps * i + warp;
+      const float factor = __shfl_sync(kAllLanes, scale[i * kWarps / 32], part % 32);
+      if (factor == 0.0F) continue;  // nobody wrote the values of a part that does not exist
+#pragma unroll
+      for (int quad = 0; quad < 2; ++quad) {
+        const float4 value = values_[i][quad];
+        float4& into = total[quad];
+        into = {__fmaf_rn(value.x, factor, into.x), __fmaf_rn(value.y, factor, into.y), __fmaf_rn(value.z, factor, into.z),
+                __fmaf_rn(value.w, factor, into.w)};
+      }
+    }
+#pragma unroll
+    for (int quad = 0; quad < 2; ++quad) {
+      if (4 * (32 * quad + lane) < args.head_dim) shared.sums[warp][32 * quad + lane] = total[quad];
+    }
+    __syncthreads();
+    if (thread < kMaxHeadDim) {
+      float value = 0.0F;
+      if (thread < args.head_dim) {
+#pragma unroll
+        for (int i = 0; i < kWarps; ++i) value += reinterpret_cast<const float*>(shared.sums[i])[thread];
+      }
+      shared.mean[thread] = value / sum;
+    }
+    __syncthreads();
+    if (warp == 0) {
+      constexpr int kWords = kMaxHeadDim / 32;
+      float x[kWords];
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) x[k] = shared.mean[32 * k + lane];
+      hadamard(x, args.rotation, lane);
+      change_signs(x, args.rotation, lane);
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) shared.mean[32 * k + lane] = x[k];
+    }
+    __syncthreads();
+    return true;
+  }
+  [[nodiscard]] __device__ __forceinline__ float log_mass() const { return log_mass_; }
+
+ private:
+  static constexpr int kWarps = kMergeThreads / 32;
+  static constexpr int kLaneParts = kMaxParts / 32;
+  static constexpr int kWarpParts = kMaxParts / kWarps;
+  int entries_ = 0;
+  float log_mass_ = kNoLogit;
+  float2 own_[kLaneParts];  // largest logit and sum of weights
+  float4 values_[kWarpParts][2];
+};
+
+}  // namespace locks::cuda::complete_kernels
