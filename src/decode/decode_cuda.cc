@@ -134,9 +134,11 @@ class Step {
   Step(const DecodePlan& plan, const DecodeInputs& inputs, const Buffers& buffers, Stream stream)
       : plan_(plan), inputs_(inputs), buffers_(buffers), stream_(stream), lists_(decode::num_lists(plan)) {}
 
-  void attend_whole() const { attend(attend_args(plan_.geometry().kv_heads, {}, {}), states(), false, stream_); }
+  void attend_whole(View<float, 3> out) const {
+    attend(attend_args(plan_.geometry().kv_heads, {}, {}), states(), false, out, stream_);
+  }
 
-  void select_and_attend(bool wants_coverage) const {
+  void select_and_attend(View<float, 3> out, bool wants_coverage) const {
     const DecodeConfig& config = plan_.config();
     const auto requests = inputs_.table.context_tokens.size();
     score_in_step({plan_.geometry(),
@@ -158,16 +160,14 @@ class Step {
     }
     const bool completes = buffers_.completed.shape[2] > 0;
     select_tokens_in_step(select, completes || wants_coverage, stream_);
-    attend(attend_args(lists_, first_requests(buffers_.attended, requests), first_requests(buffers_.num_attended, requests)),
-           states(), false, stream_);
-    if (completes) {
-      complete({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.completed,
-                select.num_completed, select.skipped_log_mass, buffers_.completion_workspace},
-               states(), stream_);
-    }
+    const AttendArgs attended =
+        attend_args(lists_, first_requests(buffers_.attended, requests), first_requests(buffers_.num_attended, requests));
+    if (!completes) return attend(attended, states(), false, out, stream_);
+    attend_and_complete(attended,
+                        {plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.completed,
+                         select.num_completed, select.skipped_log_mass, buffers_.completion_workspace},
+                        states(), out, stream_);
   }
-
-  void finish_into(View<float, 3> out) const { finish(states(), out, stream_); }
 
   void report(std::span<DecodeReport> reports, bool any_selects) const {
     const Geometry& geometry = plan_.geometry();
@@ -239,11 +239,10 @@ void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out,
   const Step step(plan, inputs, buffers, stream);
   const bool any_selects = selects(plan) && inputs.summaries.num_pages > 0;  // no page, no context beyond a page
   if (any_selects) {
-    step.select_and_attend(!reports.empty());
+    step.select_and_attend(out, !reports.empty());
   } else {
-    step.attend_whole();
+    step.attend_whole(out);
   }
-  step.finish_into(out);
   if (!reports.empty()) step.report(reports, any_selects);
 }
 
