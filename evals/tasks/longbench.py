@@ -61,7 +61,7 @@ TEMPLATES = {
     "dureader": "请根据文章回答问题。\n\n文章：{context}\n\n请根据上面的文章作答。\n\n问题：{input}\n回答：",
     "gov_report": "Summarise this report of a government agency on one page.\n\nReport:\n{context}\n\n"
     "Now summarise the report on one page.\n\nSummary:",
-    "qmsum": "Here is the transcript of a meeting. Answer the query about it in a few sentences.\n\nTranscript:\n{context}\n\n"
+    "qmsum": "Here is a meeting's transcript. Answer the query about it in a few sentences.\n\nTranscript:\n{context}\n\n"
     "Now answer the query about the transcript in a few sentences.\n\nQuery: {input}\nAnswer:",
     "multi_news": "Summarise these news articles on one page.\n\nNews:\n{context}\n\n"
     "Now summarise all of the news on one page.\n\nSummary:",

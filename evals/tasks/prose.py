@@ -20,7 +20,8 @@ Livia Magda Marek Mina Nils Nora Olaf Orla Petra Ralf Rosa Sven Tilda Tomas Ulla
 """.split()
 TIMES = """
 in the morning|after lunch|before sunset|late at night|on the first day of spring|when the rain had stopped|
-without saying why|for the third time|as everybody expected|while the others slept|a little too early|at the end of the season
+without saying why|for the third time|as everybody expected|while the others slept|a little too early|
+at the end of the season
 """.replace("\n", "").split("|")
 SENTENCES = (
     "{name} wanted to {verb} the {adjective} {noun} {time}.",
@@ -111,17 +112,3 @@ def _sentence(rng: random.Random) -> str:
         time=time,
         time_first=time[0].upper() + time[1:],
     )
-
-
-def from_file(path: str | Path) -> Callable[[int], list[str]]:
-    """The first `count` sentences of a text file; a file that is too short is read again from its beginning."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise TaskError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TaskError(f"{path} is not a UTF-8 text file: {error.reason} at byte {error.start}") from error
-    sentences = [sentence for sentence in re.split(r"(?<=[.!?。！？])\s+", " ".join(text.split())) if sentence]
-    if not sentences:
-        raise TaskError(f"{path} has no text")
-    return lambda count: (sentences * (count // len(sentences) + 1))[:count]
