@@ -94,6 +94,16 @@ def test_numbers_of_needles(task, answers, needles, value):
         # No other key is named, and no other needle has one of these keys.
         assert sum(key in sample.question for key in {key for key, _ in sentences}) == len({*keys})
         assert sum(key in keys for key, _ in sentences) == answers
+        assert sample.details["needles"] == (needles or 1)
+
+
+def test_no_other_needle_has_the_key_that_is_asked_for(monkeypatch):
+    few_keys = ruler_needles.Kind("needles", key=lambda rng: rng.choice(["calm-oak", "cold-fox", "wide-sea"]), fillers=4)
+    monkeypatch.setitem(ruler_needles.KINDS, "niah_multikey_2", few_keys)
+    for sample in generate("niah_multikey_2"):
+        keys = re.findall(r"for (\S+) is:", sample.context)
+        (asked,) = (key for key in {*keys} if key in sample.question)
+        assert keys.count(asked) == 1 and len({*keys}) == 3
 
 
 @pytest.mark.parametrize("task", ["niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2"])
@@ -123,6 +133,16 @@ def test_a_chain_has_five_variables_in_order():
         value = statements[0][1]
         assert re.fullmatch(r"\d{5}", value) and value in sample.question and value in sample.prefix
         assert [source for _, source in statements[1:]] == list(sample.answers[:4])
+
+
+def test_chains_are_spread_over_the_text():
+    places = []
+    for sample in generate("vt", 4096, 30):
+        text = sample.context.split("Keep track of")[2]
+        places.append([match.start() / len(text) for match in re.finditer("VAR .+ =", text)])
+    # The expected places of five random ones in order are 1/6 to 5/6.
+    for i in range(5):
+        assert sum(place[i] for place in places) / len(places) == pytest.approx((i + 1) / 6, abs=0.1)
 
 
 def test_the_example_of_a_chain_is_solved():
