@@ -1,8 +1,6 @@
 // The selection's kernels on the CPU (emulator.h): what they compute is tested without a GPU too.
 #include "emulator.h"
 
-#pragma GCC diagnostic ignored "-Wunknown-pragmas"  // unroll
-
 #include "select/kernels.cuh"
 #include "select/select_launch.h"
 #include "select_case.h"
