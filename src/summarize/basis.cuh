@@ -1,4 +1,4 @@
-// A page's directions: rows of a [rank, head_dim] matrix, eight ranks at a time, rank 8 h + g in lanes 4 g ... 4 g + 3.
+// A page's directions: rows of a [rank, head_dim] matrix, eight ranks at a time.
 #pragma once
 
 #include <cstdint>
@@ -15,53 +15,40 @@ constexpr float kNullEnergy = 1e-7F;
 /// Floats of a row of the normal equations [rank, 32]: a column a lane, `rank` of the matrix and 16 right-hand sides.
 constexpr int kSystemStride = 32;
 
-/// This lane's components of one rank.
+/// This lane's components of one rank: of dimensions 8 n ... 8 n + 7 those from 2 t on, for lane 4 g + t and rank g.
 template <int kHeadDim>
 struct RankRow {
-  float x[kChunks<kHeadDim>][8];
+  static constexpr int kBlocks = kHeadDim / 8;
+  float x[kBlocks][2];
 };
 
-/// row = weights . rows: `weights` [rank, 20] has a row a rank, `rows` are the page's deviations [16, head_dim]. The weights
-/// go in as two rows of the product's left operand, what the tensor core sees of them and the rest; the deviations in turn.
+/// row = weights . rows: `weights` [rank, 20] has a row a rank, `pieces` are the page's deviations. The weights go in as two
+/// rows of the product's left operand, what f16 has of them and the rest; the deviations in turn.
 template <int kHeadDim>
-__device__ __forceinline__ void project(const float* weights, int rank, float* rows, int lane, RankRow<kHeadDim>& row) {
+__device__ __forceinline__ void project(const float* weights, int rank, const PieceAddresses<kHeadDim>& pieces, int lane,
+                                        RankRow<kHeadDim>& row) {
   const int g = lane / 4;
   const int t = lane % 4;
-  float a[2][4];  // tokens t and t + 4, or t + 8 and t + 12
+  std::uint32_t a[4];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const float weight = g < rank ? weights[g * kVectorStride + 8 * half + 4 * k + t] : 0.0F;
-      a[half][2 * k] = high_part(weight);
-      a[half][2 * k + 1] = weight - a[half][2 * k];
-    }
+    float2 two = make_float2(0.0F, 0.0F);
+    if (g < rank) two = *reinterpret_cast<const float2*>(weights + g * kVectorStride + 8 * half + 2 * t);
+    split_halves(two.x, two.y, a[2 * half], a[2 * half + 1]);
   }
 #pragma unroll
-  for (int j = 0; j < kChunks<kHeadDim>; ++j) {
-    float tokens[4][4];
+  for (int step = 0; step < kHeadDim / 16; ++step) {
+    std::uint32_t seen[4];
+    std::uint32_t rest[4];
+    load_transposed(address_of(pieces, step, 0), seen);
+    load_transposed(address_of(pieces, step, 1), rest);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float4 four = *quarter_of<kHeadDim>(rows, 4 * k + t, 8 * j + g);
-      tokens[k][0] = four.x;
-      tokens[k][1] = four.y;
-      tokens[k][2] = four.z;
-      tokens[k][3] = four.w;
-    }
-    // Column g of a product is dimension 32 j + 4 g + i, so that lane t gets 32 j + 8 t + i and 4 more.
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int n = 0; n < 2; ++n) {
       float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float first = high_part(tokens[2 * half][i]);
-        const float second = high_part(tokens[2 * half + 1][i]);
-        mma_tf32(sums, a[half][0], a[half][1], a[half][2], a[half][3], first, second);
-        mma_tf32(sums, a[half][0], a[half][1], a[half][2], a[half][3], tokens[2 * half][i] - first,
-                 tokens[2 * half + 1][i] - second);
-      }
-      row.x[j][i] = sums[0] + sums[2];
-      row.x[j][i + 4] = sums[1] + sums[3];
+      mma_f16(sums, a[0], a[1], a[2], a[3], rest[2 * n], rest[2 * n + 1]);
+      mma_f16(sums, a[0], a[1], a[2], a[3], seen[2 * n], seen[2 * n + 1]);
+      row.x[2 * step + n][0] = sums[0] + sums[2];
+      row.x[2 * step + n][1] = sums[1] + sums[3];
     }
   }
 }
@@ -70,45 +57,37 @@ template <int kHeadDim>
 __device__ __forceinline__ float energy_of(const RankRow<kHeadDim>& row) {
   float sums[2] = {0.0F, 0.0F};
 #pragma unroll
-  for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+  for (int n = 0; n < kHeadDim / 8; ++n) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sums[i % 2] = fmaf(row.x[j][i], row.x[j][i], sums[i % 2]);
+    for (int i = 0; i < 2; ++i) sums[i] = fmaf(row.x[n][i], row.x[n][i], sums[i]);
   }
   return sum_of_four(sums[0] + sums[1]);
 }
 
-/// Eight codes of chunk j to `codes` [rank, 32 chunks]; zeros past the head.
+/// A row of the basis as codes, and what they mean in steps as operands of products: exactly.
 template <int kHeadDim>
-__device__ __forceinline__ void store_codes(const Code (&code)[8], int rank, int j, int t, std::byte* codes) {
-  uint2 packed = make_uint2(pack_bytes(code[0].bits, code[1].bits, code[2].bits, code[3].bits),
-                            pack_bytes(code[4].bits, code[5].bits, code[6].bits, code[7].bits));
-  if (!inside<kHeadDim>(j, t)) packed = make_uint2(0, 0);
-  *reinterpret_cast<uint2*>(codes + rank * kRowFloats<kHeadDim> + 32 * j + 8 * t) = packed;
-}
+struct BasisRow {
+  std::uint32_t codes[kHeadDim / 8];  // two, in the low bytes of the halves
+  std::uint32_t meanings[kHeadDim / 8];
+};
 
-/// Quantises rank `rank` of the basis, whose row must be multiplied by `factor` to be a unit vector, in place: what the
-/// codes mean, in steps. Returns the step.
+/// Quantises rank `rank` of the basis, whose row must be multiplied by `factor` to be a unit vector. Returns the step.
 template <int kHeadDim>
-__device__ __forceinline__ float quantise_basis(const Args& args, int rank, float factor, int lane, RankRow<kHeadDim>& row,
-                                                std::byte* codes, std::byte* record) {
-  const int t = lane % 4;
+__device__ __forceinline__ float quantise_basis(const Args& args, int rank, float factor, int lane,
+                                                const RankRow<kHeadDim>& row, BasisRow<kHeadDim>& basis, std::byte* record) {
   const bool four_bits = (args.four_bit_quads >> rank / 4 & 1U) != 0;
   const float half = four_bits ? 8.0F : 2.0F;
-  const bool stored = rank < args.rank;
   float step = four_bits ? args.step4 : args.step2;
   float inverse = reciprocal(step);
   if (args.basis_has_scales) {
     float largest = 0.0F;
 #pragma unroll
-    for (int j = 0; j < kChunks<kHeadDim>; ++j) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(row.x[j][i]));
-    }
+    for (int n = 0; n < kHeadDim / 8; ++n) largest = fmaxf(largest, fmaxf(fabsf(row.x[n][0]), fabsf(row.x[n][1])));
     const StoredStep scale =
         stored_step(largest_of_four(largest) * factor * (four_bits ? 1.0F / 7.0F : 1.0F), make_scale(1.0F, 1.0F, 0));
     step = scale.scaled;
     inverse = scale.inverse;
-    if (stored && t == 0) {
+    if (rank < args.rank && lane % 4 == 0) {
       *reinterpret_cast<std::uint16_t*>(record + args.at.basis_scales_at + 2 * rank) =
           static_cast<std::uint16_t>(scale.bits);
     }
@@ -116,14 +95,11 @@ __device__ __forceinline__ float quantise_basis(const Args& args, int rank, floa
   inverse *= factor;
   const auto quantise = [&](const auto& code_of) {
 #pragma unroll
-    for (int j = 0; j < kChunks<kHeadDim>; ++j) {
-      Code code[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        code[i] = code_of(row.x[j][i]);
-        row.x[j][i] = code[i].meaning;
-      }
-      if (stored) store_codes<kHeadDim>(code, rank, j, t, codes);
+    for (int n = 0; n < kHeadDim / 8; ++n) {
+      const Code first = code_of(row.x[n][0]);
+      const Code second = code_of(row.x[n][1]);
+      basis.codes[n] = __byte_perm(first.bits, second.bits, 0x5410);
+      basis.meanings[n] = pack_halves(first.meaning, second.meaning);
     }
   };
   if (args.basis_has_scales) {
@@ -134,123 +110,66 @@ __device__ __forceinline__ float quantise_basis(const Args& args, int rank, floa
   return step;
 }
 
-/// Right-hand sides of the normal equations, of eight ranks from `first` on: basis . deviations^T.
+/// The two codes that a block's word has, of which the low halves may have more bits, as two bytes.
+__device__ __forceinline__ std::uint16_t two_bytes(std::uint32_t codes) {
+  return static_cast<std::uint16_t>(__byte_perm(codes, 0, 0x4420));
+}
+
+/// Writes the codes of rank `rank` as page_summary.h says: a lane has all the codes of its bytes.
 template <int kHeadDim>
-__device__ __forceinline__ void multiply_by_basis(float* rows, const RankRow<kHeadDim>& basis, const float* steps, int first,
-                                                  int rank, int lane, float* system) {
-  float sums[4] = {};
+__device__ __forceinline__ void store_basis(const Args& args, int rank, const BasisRow<kHeadDim>& basis, int lane,
+                                            std::byte* record) {
+  if (rank >= args.rank) return;
+  std::byte* const to = record + args.at.quad_at[rank / 4] + 8 * (rank % 4) + 2 * (lane % 4);
+  const auto store = [to](int group, std::uint32_t codes) {
+    *reinterpret_cast<std::uint16_t*>(to + 32 * group) = two_bytes(codes);
+  };
+  if ((args.four_bit_quads >> rank / 4 & 1U) != 0) {
 #pragma unroll
-  for (int j = 0; j < kChunks<kHeadDim>; ++j) {
-    float x[2][8];
-    load_chunk<kHeadDim>(rows, j, lane, x);
+    for (int n = 0; n < kHeadDim / 8; n += 2) store(n / 2, basis.codes[n] | basis.codes[n + 1] << 4);
+  } else {
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-      const float a0 = high_part(x[0][i]);
-      const float a1 = high_part(x[1][i]);
-      const float a2 = high_part(x[0][i + 1]);
-      const float a3 = high_part(x[1][i + 1]);
-      mma_tf32(sums, a0, a1, a2, a3, basis.x[j][i], basis.x[j][i + 1]);
-      mma_tf32(sums, x[0][i] - a0, x[1][i] - a1, x[0][i + 1] - a2, x[1][i + 1] - a3, basis.x[j][i], basis.x[j][i + 1]);
+    for (int n = 0; n < kHeadDim / 8; n += 4) {
+      std::uint32_t codes = basis.codes[n] | basis.codes[n + 1] << 2;
+      if (n + 2 < kHeadDim / 8) codes |= basis.codes[n + 2] << 4 | basis.codes[n + 3] << 6;
+      store(n / 4, codes);
     }
   }
+}
+
+/// Right-hand sides of the normal equations, of eight ranks from `first` on: basis . deviations^T; and of their matrix these
+/// ranks with each other and with the eight `before`: basis . basis^T, exactly but for the steps.
+template <int kHeadDim>
+__device__ __forceinline__ void multiply_by_basis(const PieceAddresses<kHeadDim>& pieces, const BasisRow<kHeadDim>& before,
+                                                  const BasisRow<kHeadDim>& basis, const float* steps, int first, int rank,
+                                                  int lane, float* system) {
+  float sums[4] = {};
+  float rests[4] = {};
+  float squares[4] = {};
+#pragma unroll
+  for (int step = 0; step < kHeadDim / 16; ++step) {
+    std::uint32_t seen[4];
+    std::uint32_t rest[4];
+    load_matrices(address_of(pieces, step, 0), seen);
+    load_matrices(address_of(pieces, step, 1), rest);
+    const std::uint32_t low = basis.meanings[2 * step];
+    const std::uint32_t high = basis.meanings[2 * step + 1];
+    mma_f16(sums, seen[0], seen[1], seen[2], seen[3], low, high);
+    mma_f16(rests, rest[0], rest[1], rest[2], rest[3], low, high);
+    mma_f16(squares, before.meanings[2 * step], low, before.meanings[2 * step + 1], high, low, high);
+  }
+  const int g = lane / 4;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int row = first + 2 * (lane % 4) + i % 2;
-    if (row < rank) system[row * kSystemStride + rank + lane / 4 + 8 * (i / 2)] = sums[i] * steps[row];
-  }
-}
-
-__device__ __forceinline__ void mma_s8(int (&sums)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                       std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-/// The matrix of the normal equations: basis . basis^T, exactly but for the steps, from the codes: the sum of (c - z) (c' -
-/// z') is that of c c', less z times that of c', less z' times that of c, plus head_dim z z'.
-template <int kHeadDim>
-__device__ __forceinline__ void multiply_codes(const Args& args, const std::byte* codes, const float* steps, int lane,
-                                               float* system) {
-  constexpr std::uint32_t kOnes = 0x01010101U;
-  const int g = lane / 4;
-  const int t = lane % 4;
-  int sums[2][4] = {};    // ranks g and g + 8 by ranks 8 n + 2 t and one more
-  int totals[2][4] = {};  // the same for a row of ones
-#pragma unroll
-  for (int j = 0; j < kChunks<kHeadDim>; ++j) {
-    uint2 words[2];
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const int rank = g + 8 * n;
-      words[n] = make_uint2(0, 0);
-      if (rank < args.rank) {
-        words[n] = *reinterpret_cast<const uint2*>(codes + rank * kRowFloats<kHeadDim> + 32 * j + 8 * t);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      if (8 * n >= args.rank) continue;
-      mma_s8(sums[n], words[0].x, words[1].x, words[0].y, words[1].y, words[n].x, words[n].y);
-      mma_s8(totals[n], kOnes, kOnes, kOnes, kOnes, words[n].x, words[n].y);
-    }
-  }
-  const auto zero_of = [&args](int rank) {
-    const float half = (args.four_bit_quads >> rank / 4 & 1U) != 0 ? 8.0F : 2.0F;
-    return args.basis_has_scales ? half : half - 0.5F;
-  };
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = g + 8 * r;
-    // The total of a row's codes is with the lane that has it for a column.
-    const int even = __shfl_sync(kAll, totals[r][0], g / 2);
-    const int odd = __shfl_sync(kAll, totals[r][1], g / 2);
-    const auto total = static_cast<float>(g % 2 == 0 ? even : odd);
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int column = 8 * n + 2 * t + i;
-        if (row >= args.rank || column >= args.rank) continue;
-        const float z = zero_of(row);
-        const float other_z = zero_of(column);
-        const float product = static_cast<float>(sums[n][2 * r + i]) - z * static_cast<float>(totals[n][i]) -
-                              other_z * total + kHeadDim * z * other_z;
-        system[row * kSystemStride + column] = product * steps[row] * steps[column];
-      }
-    }
-  }
-}
-
-/// Packs the codes of the basis as page_summary.h says.
-template <int kHeadDim>
-__device__ __forceinline__ void pack_basis(const Args& args, const std::byte* codes, int lane, std::byte* record) {
-  constexpr int kRow = kRowFloats<kHeadDim>;
-  const auto load = [](const std::byte* from) { return *reinterpret_cast<const uint2*>(from); };
-  for (int quad = 0; quad < args.rank / 4; ++quad) {
-    const std::byte* const from = codes + 4 * quad * kRow;
-    std::byte* const to = record + args.at.quad_at[quad];
-    if ((args.four_bit_quads >> quad & 1U) != 0) {
-      for (int i = lane; i < kHeadDim / 4; i += 32) {  // rank i % 4, block i / 4
-        const std::byte* const eight = from + i % 4 * kRow + i / 4 * 16;
-        const uint2 low = load(eight);
-        const uint2 high = load(eight + 8);
-        *reinterpret_cast<uint2*>(to + 8 * i) = make_uint2(low.x | high.x << 4, low.y | high.y << 4);
-      }
-    } else {
-      for (int i = lane; i < 4 * kChunks<kHeadDim>; i += 32) {
-        const std::byte* const eight = from + i % 4 * kRow + i / 4 * 32;
-        uint2 packed = load(eight);
-#pragma unroll
-        for (int part = 1; part < 4; ++part) {
-          const uint2 next = load(eight + 8 * part);
-          packed.x |= next.x << 2 * part;
-          packed.y |= next.y << 2 * part;
-        }
-        *reinterpret_cast<uint2*>(to + 8 * i) = packed;
-      }
-    }
+    const int column = first + 2 * (lane % 4) + i % 2;  // ranks are columns here
+    if (column >= rank) continue;
+    const float step = steps[column];
+    system[column * kSystemStride + rank + g + 8 * (i / 2)] = (sums[i] + rests[i]) * step;
+    const int row = first - 8 + g + 8 * (i / 2);
+    if (row < 0 || row >= rank) continue;
+    const float product = squares[i] * steps[row] * step;
+    system[row * kSystemStride + column] = product;
+    if (row < first) system[column * kSystemStride + row] = product;  // else another lane has it, rounded otherwise
   }
 }
 

@@ -72,7 +72,7 @@ __device__ __forceinline__ void store_by_rank(const Args& args, const Scale& sca
 #pragma unroll
       for (int i = 0; i < 4; ++i) x[i] = coefficient(rank, tokens[i]);
     }
-    const StoredStep step = best_step<4>([&x](int i) { return x[i]; }, 8.0F, scale, [](int) { return true; });
+    const StoredStep step = best_step<4>([&x](int i) { return x[i]; }, 8.0F, scale);
     if (rank >= args.rank) continue;
     std::uint32_t bits[4];
 #pragma unroll
@@ -175,23 +175,20 @@ __device__ __forceinline__ void slope_weights(const float* stored, int rank, int
   }
 }
 
-/// Codes of the slopes of rank `rank`, and its scale.
+/// Codes of the slopes of rank `rank` to `codes` [rank, head_dim], and its scale.
 template <int kHeadDim>
 __device__ __forceinline__ void quantise_slopes(const Args& args, int rank, const Scale& scale, int lane,
                                                 const RankRow<kHeadDim>& row, std::byte* codes, std::byte* record) {
-  const int t = lane % 4;
-  constexpr int kCount = 8 * kChunks<kHeadDim>;
-  const StoredStep step = best_step<kCount>([&row](int i) { return row.x[i / 8][i % 8]; }, 2.0F, scale,
-                                            [t](int i) { return inside<kHeadDim>(i / 8, t); });
+  const StoredStep step = best_step<kHeadDim / 4>([&row](int i) { return row.x[i / 2][i % 2]; }, 2.0F, scale);
   if (rank >= args.rank) return;
 #pragma unroll
-  for (int j = 0; j < kChunks<kHeadDim>; ++j) {
-    Code code[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) code[i] = mid_rise(row.x[j][i], step.inverse, 2.0F);
-    store_codes<kHeadDim>(code, rank, j, t, codes);
+  for (int n = 0; n < kHeadDim / 8; ++n) {
+    const Code first = mid_rise(row.x[n][0], step.inverse, 2.0F);
+    const Code second = mid_rise(row.x[n][1], step.inverse, 2.0F);
+    *reinterpret_cast<std::uint16_t*>(codes + rank * kHeadDim + 8 * n + 2 * (lane % 4)) =
+        static_cast<std::uint16_t>(__byte_perm(first.bits, second.bits, 0x0040));
   }
-  if (t == 0) {
+  if (lane % 4 == 0) {
     *reinterpret_cast<std::uint16_t*>(record + args.value_at.slope_scales_at + 2 * rank) =
         static_cast<std::uint16_t>(step.bits);
   }
@@ -203,7 +200,7 @@ __device__ __forceinline__ void pack_slopes(const Args& args, const std::byte* c
   constexpr int kRowBytes = kHeadDim / 4;
   for (int i = lane; i < args.rank * kRowBytes / 4; i += 32) {
     const int rank = 4 * i / kRowBytes;
-    const std::byte* const from = codes + rank * kRowFloats<kHeadDim> + 4 * i % kRowBytes;
+    const std::byte* const from = codes + rank * kHeadDim + 4 * i % kRowBytes;
     std::uint32_t packed = 0;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {

@@ -1,276 +1,81 @@
-// Leading eigenvectors of a page's Gram matrix: Cholesky's factorisation with pivots, then one-sided Jacobi rotations of the
-// factor's columns, which become the eigenvectors times the roots of their values. That keeps vectors orthogonal whatever
-// the matrix is, and small energies as exact as the factor has them.
+// Leading eigenvectors of a page's Gram matrix: Householder reflections, bisection and twisted factorisation; one-sided
+// Jacobi rotations for the few pages with eigenvalues too close for that.
 #pragma once
 
 #include <cstdint>
 
-#include "summarize/fragments.cuh"
-#include "summarize/load_page.cuh"
+#include "summarize/bisection.cuh"
+#include "summarize/jacobi.cuh"
 
 namespace locks::cuda::summarize_stage {
 
-constexpr int kGramStride = 17;    // floats of a row
-constexpr int kFactorStride = 20;  // the same; rows of eight lanes lie in different banks, and at multiples of 16 bytes
-constexpr int kVectorStride = 20;
+/// Vectors found one by one are orthogonal but for about 1e-6 of the trace over the gap between their values. A page goes
+/// through Jacobi rotations if two that matter have a cosine above this, or one has a residual above that (the trace is 16).
+constexpr float kMostCosine = 0.02F;
+constexpr float kMostResidual = 1e-4F;
+/// Smaller eigenvalues, as shares of the first, do not matter: coefficients of the first have a larger error from their
+/// codes.
+constexpr float kNegligibleValue = 1e-6F;
 
-/// Deviations with less energy, next to components near 1, are below any rounding; so are columns with less.
-constexpr float kVanishing = 1e-30F;
-/// Pivots below this share of the trace are rounding.
-constexpr float kNegligiblePivot = 1e-9F;
-/// Another sweep follows one that turned two columns by more than this tangent, or by a tangent whose square times their
-/// energy (the trace is 1) is more than that, unless the square of the cosine between them is so small that it may be
-/// rounding. Sweeps converge quadratically: what is left are angles of some 1e-4 between directions that matter.
-constexpr float kSmallTurn = 0.25F;
-constexpr float kSmallTurnedEnergy = 4e-5F;
-constexpr float kOrthogonal = 1e-8F;
-/// Keeps quotients of nothing by nothing finite. Energies are shares of the trace.
-constexpr float kNothing = 1e-36F;
-/// No page needs more than six; a bound, so that nothing can hang.
-constexpr int kMaxSweeps = 10;
-
-/// Takes the stored mean off `rows` and makes gram [16, 17] = M with M + M^T = D D^T. Products of what the tensor core sees
-/// of two numbers are halved, products with the rest count once here and once in the transpose. `gram` may be where `mean`
-/// is.
-template <int kHeadDim>
-__device__ __forceinline__ void half_gram_matrix(float* rows, const float* mean, int lane, float* gram) {
-  float high[2][4] = {};
-  float mixed[2][4] = {};
-  for_deviations<kHeadDim>(rows, mean, lane, [&](const float(&x)[2][8]) {
+/// True if vectors r of `x` (lane 4 r + t has components 4 t ...) and s of `y` have a large cosine for some r in `mine` and
+/// s in `others` (bits 4 r), but for r == s if they are the same vectors. tf32 is exact enough.
+__device__ __forceinline__ bool any_close(const float (&x)[4], const float (&y)[4], unsigned mine, unsigned others,
+                                          bool same, int lane) {
+  float cosines[4] = {};
+  mma_tf32(cosines, x[0], 0.0F, x[1], 0.0F, y[0], y[1]);
+  mma_tf32(cosines, x[2], 0.0F, x[3], 0.0F, y[2], y[3]);
+  bool close = false;
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-      float seen[2][2];
-      float rest[2][2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          seen[r][k] = high_part(x[r][i + k]);
-          rest[r][k] = x[r][i + k] - seen[r][k];
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        mma_tf32(high[n], seen[0][0], seen[1][0], seen[0][1], seen[1][1], seen[n][0], seen[n][1]);
-        mma_tf32(mixed[n], seen[0][0], seen[1][0], seen[0][1], seen[1][1], rest[n][0], rest[n][1]);
-      }
-    }
-  });
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane / 4 + 8 * (i / 2);
-      gram[row * kGramStride + 8 * n + 2 * (lane % 4) + i % 2] = fmaf(0.5F, high[n][i], mixed[n][i]);
-    }
+  for (int i = 0; i < 2; ++i) {
+    const int other = 2 * (lane % 4) + i;
+    const bool counts = (mine >> (lane & 28) & others >> 4 * other & 1U) != 0 && !(same && other == lane / 4);
+    close = close || (counts && !(fabsf(cosines[i]) <= kMostCosine));
   }
-  __syncwarp();
+  return __any_sync(kAll, close);
 }
 
-/// Columns k of L with L L^T = (M + M^T) / trace, by falling pivot, at factor + 20 k; the rows keep their order, so that L
-/// is a triangle only up to that. Lanes row and row + 16 hold halves of a row of what is left. `chosen_rows` [2, 16] is
-/// scratch.
-__device__ __forceinline__ void pivoted_cholesky(const float* gram, int lane, float* factor, float* chosen_rows) {
-  const int row = lane % kPageTokens;
-  const int first = lane / kPageTokens * 8;
-  float diagonal = 2.0F * gram[row * kGramStride + row];
-  const float trace = 0.5F * sum_of_warp(diagonal);
-  const float inverse = trace > kVanishing ? reciprocal(trace) : 0.0F;
-  diagonal *= inverse;
-  float left[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    left[i] = (gram[row * kGramStride + first + i] + gram[(first + i) * kGramStride + row]) * inverse;
-  }
-  for (int i = lane; i < kPageTokens * kFactorStride / 4; i += 32) {
-    reinterpret_cast<float4*>(factor)[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
-  }
+/// False, and nothing of use in `vectors`, if eigenvalues are too close.
+__device__ __forceinline__ bool separate_eigenvectors(const Tridiagonal& t, int rank, int lane, float* vectors) {
+  float first_value = 0.0F;
+  float first_vectors[4] = {};
+  unsigned first_counts = 0;
 #pragma unroll 1
-  for (int k = 0; k < kPageTokens; ++k) {
-    const bool open = diagonal > kNegligiblePivot;
-    const unsigned candidate = __reduce_max_sync(kAll, open ? (__float_as_uint(diagonal) & ~15U) | (15U - row) : 0U);
-    if (candidate == 0) break;
-    const int chosen = 15 - static_cast<int>(candidate & 15U);
-    float* const chosen_row = chosen_rows + k % 2 * kPageTokens;
-    if (row == chosen) {
-      *reinterpret_cast<float4*>(chosen_row + first) = make_float4(left[0], left[1], left[2], left[3]);
-      *reinterpret_cast<float4*>(chosen_row + first + 4) = make_float4(left[4], left[5], left[6], left[7]);
-    }
-    __syncwarp();
-    const float pivot = __shfl_sync(kAll, diagonal, chosen);
-    const float own = open ? chosen_row[row] : 0.0F;
-    const float4 low = *reinterpret_cast<const float4*>(chosen_row + first);
-    const float4 high = *reinterpret_cast<const float4*>(chosen_row + first + 4);
-    const float element = own * reciprocal_root(pivot);
-    const float share = own * reciprocal(pivot);
-    left[0] = fmaf(-share, low.x, left[0]);
-    left[1] = fmaf(-share, low.y, left[1]);
-    left[2] = fmaf(-share, low.z, left[2]);
-    left[3] = fmaf(-share, low.w, left[3]);
-    left[4] = fmaf(-share, high.x, left[4]);
-    left[5] = fmaf(-share, high.y, left[5]);
-    left[6] = fmaf(-share, high.z, left[6]);
-    left[7] = fmaf(-share, high.w, left[7]);
-    diagonal = row == chosen ? 0.0F : fmaf(-element, element, diagonal);
-    factor[k * kFactorStride + row] = element;
+  for (int first = 0; first < rank; first += 8) {
+    const int place = first + lane / 4;
+    const float value = bisect(t, place, lane);
+    float x[4];
+    const float residual = twisted_vector(t, value, lane, vectors + first * kVectorStride, x);
+    const float length2 = sum_of_four(dot(x, x));
+    reflect_back(t, lane, x);
+    const float inverse_length = reciprocal_root(length2);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] *= inverse_length;
+    store_vector(x, 1.0F, place, rank, lane, vectors);
+    if (first == 0) first_value = __shfl_sync(kAll, value, 0);
+    const bool matters = place < rank && value > kNegligibleValue * first_value;
+    // Not so with lengths that are not finite.
+    const bool good = residual * residual <= kMostResidual * kMostResidual * length2 && length2 < 1e30F;
+    if (__any_sync(kAll, matters && !good)) return false;
+    const unsigned counts = __ballot_sync(kAll, matters);
+    if (any_close(x, x, counts, counts, true, lane)) return false;
+    if (first != 0 && any_close(x, first_vectors, counts, first_counts, false, lane)) return false;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) first_vectors[i] = x[i];
+    first_counts = counts;
   }
   __syncwarp();
-}
-
-/// Two columns that four lanes hold, four numbers each, and their energies. Another sweep is needed if `excess` is above 0.
-struct Columns {
-  float a[4];
-  float b[4];
-  float energy_a;
-  float energy_b;
-  float excess;
-};
-
-__device__ __forceinline__ float dot(const float (&x)[4], const float (&y)[4]) {
-  return sum_of_four(fmaf(x[0], y[0], x[1] * y[1]) + fmaf(x[2], y[2], x[3] * y[3]));
-}
-
-/// Turns the two columns so that they are orthogonal.
-__device__ __forceinline__ void rotate_columns(Columns& c) {
-  const float product = dot(c.a, c.b);
-  const float gap = c.energy_b - c.energy_a;
-  // Twice the angle has the tangent 2 product / gap, so that the angle is at most an eighth of a turn.
-  const float inverse_length = reciprocal_root(fmaf(gap, gap, fmaf(4.0F * product, product, kNothing)));
-  const float cosine2 = fmaf(0.5F * fabsf(gap), inverse_length, 0.5F);
-  const float inverse_cosine = reciprocal_root(cosine2);
-  const float cosine = cosine2 * inverse_cosine;
-  const float sine = copysignf(1.0F, gap) * product * inverse_length * inverse_cosine;
-  const float tangent = sine * inverse_cosine;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float a = c.a[i];
-    c.a[i] = fmaf(-sine, c.b[i], cosine * a);
-    c.b[i] = fmaf(sine, a, cosine * c.b[i]);
-  }
-  const float turned =
-      fmaxf(fabsf(tangent) - kSmallTurn, fmaf(tangent * tangent, c.energy_a + c.energy_b, -kSmallTurnedEnergy));
-  const float above_rounding = fmaf(product, product, -kOrthogonal * (c.energy_a * c.energy_b));
-  c.excess = fmaxf(c.excess, fminf(turned, above_rounding));
-  c.energy_a = fmaf(-tangent, product, c.energy_a);
-  c.energy_b = fmaf(tangent, product, c.energy_b);
-}
-
-/// Every pair of columns meets once: in the first eight rounds b walks past all a; then each half of the lanes takes one of
-/// the two sets, and so on. One column a lane moves between rounds, between lanes whose distance is 4 times a digit of
-/// kMoves; with digits above 7, less 8, the lower lane gives b and gets a, the upper one the other way round.
-__device__ __forceinline__ void sweep(Columns& c, int lane) {
-  constexpr std::uint64_t kMoves = 0x91A121C1214121ULL;
-#pragma unroll 1
-  for (std::uint64_t moves = kMoves;; moves >>= 4) {
-    rotate_columns(c);
-    const int move = static_cast<int>(moves & 15U);
-    if (move == 0) return;
-    if (move < 8) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) c.b[k] = __shfl_xor_sync(kAll, c.b[k], 4 * move);
-      c.energy_b = __shfl_xor_sync(kAll, c.energy_b, 4 * move);
-      continue;
-    }
-    const int distance = 4 * (move - 8);
-    const bool upper = (lane & distance) != 0;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float got = __shfl_xor_sync(kAll, upper ? c.a[k] : c.b[k], distance);
-      c.a[k] = upper ? got : c.a[k];
-      c.b[k] = upper ? c.b[k] : got;
-    }
-    const float energy = __shfl_xor_sync(kAll, upper ? c.energy_a : c.energy_b, distance);
-    c.energy_a = upper ? energy : c.energy_a;
-    c.energy_b = upper ? c.energy_b : energy;
-  }
-}
-
-/// Puts the columns back to the lanes where they were before a sweep: sweeps that all begin alike converge sooner. `factor`
-/// is where they came from.
-__device__ __forceinline__ void return_columns(Columns& c, int lane, float* factor) {
-  constexpr std::uint32_t kColumnsA = 0x9AFC5630U;  // digit i: the column that lanes 4 i ... have as a after a sweep
-  constexpr std::uint32_t kColumnsB = 0x8BED4721U;
-  const int column = lane / 4;
-  float* const quarter = factor + 4 * (lane % 4);
-  const auto store = [quarter](unsigned to, const float(&x)[4]) {
-    *reinterpret_cast<float4*>(quarter + to * kFactorStride) = make_float4(x[0], x[1], x[2], x[3]);
-  };
-  const auto load = [quarter](int from, float(&x)[4]) {
-    const float4 four = *reinterpret_cast<const float4*>(quarter + from * kFactorStride);
-    x[0] = four.x;
-    x[1] = four.y;
-    x[2] = four.z;
-    x[3] = four.w;
-  };
-  store(kColumnsA >> 4 * column & 15U, c.a);
-  store(kColumnsB >> 4 * column & 15U, c.b);
-  __syncwarp();
-  load(column, c.a);
-  load(column + 8, c.b);
-  __syncwarp();
-}
-
-/// Writes a column of this energy as the unit vector of its place, the largest component positive; zeros if it is nothing.
-/// Nearly equal components count as equal: the first decides.
-__device__ __forceinline__ void store_vector(const float (&x)[4], float energy, int place, int rank, int lane,
-                                             float* vectors) {
-  const int first = 4 * (lane % 4);
-  unsigned largest = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const unsigned bits = __float_as_uint(x[i]);
-    largest = max(largest, (bits & 0x7FFFFFE0U) | static_cast<unsigned>(15 - first - i) << 1 | bits >> 31);
-  }
-  largest = max(largest, __shfl_xor_sync(kAll, largest, 1));
-  largest = max(largest, __shfl_xor_sync(kAll, largest, 2));
-  float factor = energy > kVanishing ? reciprocal_root(energy) : 0.0F;
-  factor = (largest & 1U) != 0 ? -factor : factor;
-  if (place >= rank) return;
-  *reinterpret_cast<float4*>(vectors + place * kVectorStride + first) =
-      make_float4(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);
+  return true;
 }
 
 /// Row r < rank of `vectors` [rank, 20] is the unit eigenvector of the r-th largest value of M + M^T, its largest component
-/// positive; zeros if there is none. `scratch` has room for 48 floats.
-__device__ __forceinline__ void leading_eigenvectors(const float* gram, int rank, int lane, float* factor, float* scratch,
+/// positive; zeros if there is none. `work` has room for a Tridiagonal, or for [16, 20] floats; `scratch` for 48.
+__device__ __forceinline__ void leading_eigenvectors(const float* gram, int rank, int lane, float* work, float* scratch,
                                                      float* vectors) {
-  pivoted_cholesky(gram, lane, factor, scratch);
-  const int column = lane / 4;
-  const int first = 4 * (lane % 4);
-  const float4 low = *reinterpret_cast<const float4*>(factor + column * kFactorStride + first);
-  const float4 high = *reinterpret_cast<const float4*>(factor + (column + 8) * kFactorStride + first);
-  Columns c = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
-  __syncwarp();  // return_columns() writes there
-  bool again = true;
-#pragma unroll 1
-  for (int i = 0;; ++i) {
-    c.energy_a = dot(c.a, c.a);
-    c.energy_b = dot(c.b, c.b);
-    if (!again || i == kMaxSweeps) break;
-    c.excess = 0.0F;
-    sweep(c, lane);
-    return_columns(c, lane, factor);
-    again = __any_sync(kAll, c.excess > 0.0F);
-  }
-  float* const energies = scratch + 2 * kPageTokens;
-  if (lane % 4 == 0) {
-    energies[column] = c.energy_a;
-    energies[column + 8] = c.energy_b;
-  }
+  forget(lane);
+  Tridiagonal& t = *reinterpret_cast<Tridiagonal*>(work);
+  if (tridiagonalise(gram, lane, t) && separate_eigenvectors(t, rank, lane, vectors)) return;
   __syncwarp();
-  const float4 some = *reinterpret_cast<const float4*>(energies + first);
-  int places = 0;  // in the low and in the high half
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float energy = i == 0 ? some.x : i == 1 ? some.y : i == 2 ? some.z : some.w;
-    places += energy > c.energy_a || (energy == c.energy_a && first + i < column) ? 1 : 0;
-    places += energy > c.energy_b || (energy == c.energy_b && first + i < column + 8) ? 0x10000 : 0;
-  }
-  places += __shfl_xor_sync(kAll, places, 1);
-  places += __shfl_xor_sync(kAll, places, 2);
-  store_vector(c.a, c.energy_a, places & 0xFFFF, rank, lane, vectors);
-  store_vector(c.b, c.energy_b, places >> 16, rank, lane, vectors);
-  __syncwarp();
+  jacobi_eigenvectors(gram, rank, lane, work, scratch, vectors);
 }
 
 }  // namespace locks::cuda::summarize_stage

@@ -1,4 +1,4 @@
-// From the cache to rotated, scaled deviations from a stored mean, in the shared memory of a warp.
+// From the cache to a rotated page in the registers of a warp.
 #pragma once
 
 #include <cstddef>
@@ -246,13 +246,11 @@ inline constexpr float kInverseUnit = kFirstChunks<kHeadDim> == 2   ? 8.0F
                                       : kFirstChunks<kHeadDim> == 4 ? 11.3137085F
                                                                     : 16.0F;
 
-/// Loads one page of one head to shared memory, rotated and scaled by a power of two if its components are far from 1, so
-/// that no square overflows or vanishes. What components must be multiplied by to be what they stand for is kUnit, if
-/// `rotated`, times 2^exponent. False for all lanes if a component is not finite or too large.
+/// Loads one page of one head, rotated. What components must be multiplied by to be what they stand for is kUnit, if
+/// `rotated`; 2^-exponent brings them near 32. False for all lanes if a component is not finite or too large.
 template <int kHeadDim>
 __device__ __forceinline__ bool load_page(const CacheRows& cache, int page_number, int kv_head, bool rotated,
-                                          const Signs& signs, int lane, float* to, int& exponent) {
-  PageFragment<kHeadDim> page;
+                                          const Signs& signs, int lane, PageFragment<kHeadDim>& page, int& exponent) {
   const std::byte* const rows[2] = {row_of(cache, page_number, lane / 4, kv_head),
                                     row_of(cache, page_number, lane / 4 + 8, kv_head)};
   const float unit = rotated ? kUnit<kHeadDim> : 1.0F;
@@ -278,95 +276,9 @@ __device__ __forceinline__ bool load_page(const CacheRows& cache, int page_numbe
     }
   }
   most = largest_of_warp(most) * unit;
-  exponent = 0;
   if (!(most <= kLargestComponent)) return false;
-  constexpr float kNearOne = 0x1p16F;
-  if (!((most > 1.0F / kNearOne && most < kNearOne) || most == 0.0F)) {
-    exponent = max(static_cast<int>(__float_as_uint(most) >> 23) - 127, -126);
-    const float down = power_of_two(-exponent);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int j = 0; j < kChunks<kHeadDim>; ++j) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) page.x[r][j][i] *= down;
-      }
-    }
-  }
-  store_page<kHeadDim>(page, to, lane);
-  __syncwarp();
+  exponent = most == 0.0F ? 0 : max(static_cast<int>(__float_as_uint(most) >> 23) - 132, -126);
   return true;
-}
-
-/// Stores codes and scale of the mean of `rows` at `codes` and `scale_at`, and what they mean at `mean` [head_dim].
-template <int kHeadDim>
-__device__ __forceinline__ void store_mean(const Scale& scale, int lane, float* rows, float* mean, std::byte* codes,
-                                           std::byte* scale_at) {
-  constexpr int kQuarters = kRowFloats<kHeadDim> / 4;
-  constexpr int kRounds = (kQuarters + 31) / 32;
-  float4 sums[kRounds];
-  float largest = 0.0F;
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const int quarter = 32 * round + lane;
-    float4 sum = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
-    if (quarter < kQuarters) {
-#pragma unroll 8
-      for (int token = 0; token < kPageTokens; ++token) {
-        const float4 x = *quarter_of<kHeadDim>(rows, token, quarter);
-        sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
-      }
-    }
-    constexpr float kShare = 1.0F / kPageTokens;
-    sums[round] = make_float4(sum.x * kShare, sum.y * kShare, sum.z * kShare, sum.w * kShare);
-    largest = fmaxf(largest, fmaxf(fmaxf(fabsf(sums[round].x), fabsf(sums[round].y)),
-                                   fmaxf(fabsf(sums[round].z), fabsf(sums[round].w))));
-  }
-  const StoredStep step = stored_step(largest_of_warp(largest) / 127.0F, scale);
-  if (lane == 0) *reinterpret_cast<std::uint16_t*>(scale_at) = static_cast<std::uint16_t>(step.bits);
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const int quarter = 32 * round + lane;
-    const Code x = mid_tread(sums[round].x, step.inverse, 128.0F);
-    const Code y = mid_tread(sums[round].y, step.inverse, 128.0F);
-    const Code z = mid_tread(sums[round].z, step.inverse, 128.0F);
-    const Code w = mid_tread(sums[round].w, step.inverse, 128.0F);
-    if (quarter < kQuarters) {
-      const float4 stored =
-          make_float4(x.meaning * step.scaled, y.meaning * step.scaled, z.meaning * step.scaled, w.meaning * step.scaled);
-      reinterpret_cast<float4*>(mean)[quarter] = stored;
-    }
-    // Codes are 128 more than the signed bytes of the record.
-    const std::uint32_t packed = pack_bytes(x.bits, y.bits, z.bits, w.bits) ^ 0x80808080U;
-    if (4 * quarter < kHeadDim) reinterpret_cast<std::uint32_t*>(codes)[quarter] = packed;
-  }
-  __syncwarp();
-}
-
-/// Takes the stored mean off `rows`, and calls take(x) with every chunk of this lane's two rows on the way.
-template <int kHeadDim, class Take>
-__device__ __forceinline__ void for_deviations(float* rows, const float* mean, int lane, const Take& take) {
-#pragma unroll
-  for (int j = 0; j < kChunks<kHeadDim>; ++j) {
-    float x[2][8];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int quarter = 8 * j + 2 * (lane % 4) + half;
-      const float4 stored = reinterpret_cast<const float4*>(mean)[quarter];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float4* const at = quarter_of<kHeadDim>(rows, lane / 4 + 8 * r, quarter);
-        const float4 four = make_float4(at->x - stored.x, at->y - stored.y, at->z - stored.z, at->w - stored.w);
-        *at = four;
-        x[r][4 * half] = four.x;
-        x[r][4 * half + 1] = four.y;
-        x[r][4 * half + 2] = four.z;
-        x[r][4 * half + 3] = four.w;
-      }
-    }
-    take(x);
-  }
-  __syncwarp();
 }
 
 }  // namespace locks::cuda::summarize_stage

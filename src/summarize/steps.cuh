@@ -72,10 +72,9 @@ __device__ __forceinline__ constexpr float share(int tried) {
   return tried == 0 ? 1.0F : tried == 1 ? 0.9F : tried == 2 ? 0.8F : tried == 3 ? 0.7F : 0.6F;
 }
 
-/// The mid-rise step with the least squared error for the numbers of a rank, which four lanes hold: kCount each, value(i),
-/// of which those count for which `counts(i)`.
-template <int kCount, class Value, class Counts>
-__device__ __forceinline__ StoredStep best_step(const Value& value, float half, const Scale& scale, const Counts& counts) {
+/// The mid-rise step with the least squared error for the numbers of a rank, which four lanes hold: kCount each, value(i).
+template <int kCount, class Value>
+__device__ __forceinline__ StoredStep best_step(const Value& value, float half, const Scale& scale) {
   float largest = 0.0F;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) largest = fmaxf(largest, fabsf(value(i)));
@@ -88,7 +87,6 @@ __device__ __forceinline__ StoredStep best_step(const Value& value, float half, 
     float error = 0.0F;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (!counts(i)) continue;
       const float size = fabsf(value(i));
       const float middle = fminf(__fmaf_rd(size, step.inverse, kToInteger) - kToInteger + 0.5F, half - 0.5F);
       const float missed = fmaf(-middle, step.scaled, size);

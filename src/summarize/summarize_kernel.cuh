@@ -15,10 +15,10 @@ namespace locks::cuda::summarize_stage {
 /// Byte offsets of what a record needs in shared memory. The Gram matrix and its factor are gone when codes and the normal
 /// equations come, the mean before either.
 struct Room {
-  int rows = 0;     // [16, head_dim] deviations
+  int rows = 0;     // deviations; before that sums [8, head_dim]
   int gram = 0;     // [16, 17]
-  int factor = 0;   // [16, 20]
-  int codes = 0;    // [rank, head_dim]
+  int factor = 0;   // [16, 20], or a Tridiagonal
+  int codes = 0;    // [rank, head_dim] of slopes
   int system = 0;   // [rank, 32]
   int vectors = 0;  // [rank, 20]
   int stored = 0;   // [rank, 16] coefficients
@@ -40,18 +40,20 @@ constexpr Room room_for(int rank, int record_bytes, int value_record_bytes) noex
     next += rounded_up(bytes, 16);
     return next - rounded_up(bytes, 16);
   };
-  constexpr int kRow = kRowFloats<kHeadDim>;
-  room.rows = take(4 * kPageTokens * kRow);
+  room.rows = take(2 * kPageBytes<kHeadDim>);
   constexpr int kGramBytes = rounded_up(4 * kPageTokens * kGramStride, 16);
-  const int codes_bytes = rank * kRow;
-  const int first = kGramBytes + 4 * kPageTokens * kFactorStride;
-  const int second = codes_bytes + 4 * rank * kSystemStride;
-  room.gram = take(first > second ? first : second);
+  constexpr int kMeanBytes = 4 * kRowFloats<kHeadDim>;
+  static_assert(sizeof(Tridiagonal) >= 4 * kPageTokens * kFactorStride);
+  const int sizes[] = {kMeanBytes, kGramBytes + static_cast<int>(sizeof(Tridiagonal)), 4 * rank * kSystemStride,
+                       value_record_bytes == 0 ? 0 : rank * kHeadDim};
+  int most = 0;
+  for (const int size : sizes) most = most > size ? most : size;
+  room.gram = take(most);
   room.factor = room.gram + kGramBytes;
   room.codes = room.gram;
-  room.system = room.gram + codes_bytes;
-  room.vectors = take(4 * rank * kVectorStride);
-  room.stored = take(4 * rank * kCoefficientStride);
+  room.system = room.gram;
+  room.vectors = take(4 * rank * kVectorStride);  // and on into `stored`: the halves of vectors, [8, 2, 16]
+  room.stored = take(4 * (rank == 4 ? 256 - rank * kVectorStride : rank * kCoefficientStride));
   room.squares = take(4 * kSquaresFloats);
   room.record = take(record_bytes);
   room.value_record = take(value_record_bytes);
@@ -85,7 +87,7 @@ __device__ __forceinline__ int page_of(const Args& args, unsigned item) {
 
 /// Pointers into a record's room.
 struct Memory {
-  float* rows;
+  std::byte* rows;
   float* mean;
   float* gram;
   float* factor;
@@ -101,7 +103,7 @@ struct Memory {
 
   __device__ __forceinline__ Memory(const Room& room, std::byte* memory) {
     const auto floats = [memory](int at) { return reinterpret_cast<float*>(memory + at); };
-    rows = floats(room.rows);
+    rows = memory + room.rows;
     mean = floats(room.gram);  // gone when the Gram matrix comes
     gram = floats(room.gram);
     factor = floats(room.factor);
@@ -125,29 +127,31 @@ __device__ __forceinline__ Scale scale_of(bool rotated, int exponent) {
 /// What follows the eigenvectors: basis, coefficients and what they leave.
 template <int kHeadDim>
 __device__ __forceinline__ void store_directions(const Args& args, const Memory& at, const Scale& scale, int lane) {
+  forget(lane);
+  const PieceAddresses<kHeadDim> pieces(at.rows, lane);
   float most = 0.0F;
   unsigned kept_ranks = 0;
+  BasisRow<kHeadDim> basis = {};
 #pragma unroll 1
   for (int first = 0; first < args.rank; first += 8) {
     RankRow<kHeadDim> row;
-    project<kHeadDim>(at.vectors + first * kVectorStride, args.rank - first, at.rows, lane, row);
-    const float energy = energy_of<kHeadDim>(row);
+    project(at.vectors + first * kVectorStride, args.rank - first, pieces, lane, row);
+    const float energy = energy_of(row);
     most = fmaxf(most, largest_of_warp(energy));
     const bool kept = energy > kNullEnergy * most;
     const float inverse_length = kept ? reciprocal_root(energy) : 0.0F;
     const int rank = first + lane / 4;
-    const float step = quantise_basis<kHeadDim>(args, rank, inverse_length, lane, row, at.codes, at.record);
+    const BasisRow<kHeadDim> before = basis;
+    const float step = quantise_basis(args, rank, inverse_length, lane, row, basis, at.record);
+    store_basis(args, rank, basis, lane, at.record);
     if (lane % 4 == 0 && rank < args.rank) {
       at.lengths[rank] = energy * inverse_length;
       at.steps[rank] = step;
     }
     kept_ranks |= __reduce_or_sync(kAll, kept ? 1U << rank : 0U);
     __syncwarp();
-    multiply_by_basis<kHeadDim>(at.rows, row, at.steps, first, args.rank, lane, at.system);
+    multiply_by_basis(pieces, before, basis, at.steps, first, args.rank, lane, at.system);
   }
-  __syncwarp();
-  multiply_codes<kHeadDim>(args, at.codes, at.steps, lane, at.system);
-  pack_basis<kHeadDim>(args, at.codes, lane, at.record);
   __syncwarp();
   if (args.refit) refit_coefficients(at.system, kept_ranks, args.rank, lane, at.stored);
   const auto coefficient = [&](int rank, int token) {
@@ -173,12 +177,14 @@ __device__ __forceinline__ void store_directions(const Args& args, const Memory&
 /// The slopes of the values, whose deviations are in place of the keys'.
 template <int kHeadDim>
 __device__ __forceinline__ void store_slopes(const Args& args, const Memory& at, const Scale& scale, int lane) {
+  forget(lane);
   slope_weights(at.stored, args.rank, lane, at.vectors);
+  const PieceAddresses<kHeadDim> pieces(at.rows, lane);
 #pragma unroll 1
   for (int first = 0; first < args.rank; first += 8) {
     RankRow<kHeadDim> row;
-    project<kHeadDim>(at.vectors + first * kVectorStride, args.rank - first, at.rows, lane, row);
-    quantise_slopes<kHeadDim>(args, first + lane / 4, scale, lane, row, at.codes, at.value_record);
+    project(at.vectors + first * kVectorStride, args.rank - first, pieces, lane, row);
+    quantise_slopes(args, first + lane / 4, scale, lane, row, at.codes, at.value_record);
   }
   __syncwarp();
   pack_slopes<kHeadDim>(args, at.codes, lane, at.value_record);
@@ -192,18 +198,20 @@ __device__ __forceinline__ bool make_record(const Args& args, const Memory& at, 
   for (int part = 0;; part = 1) {  // keys, then values; a loop, because the code that loads pages is long
     const bool rotated = part == 1 || args.rotated;
     int exponent = 0;
-    if (!load_page<kHeadDim>(args.caches[part], page_number, kv_head, rotated, args.signs, lane, at.rows, exponent))
-      return false;
+    PageFragment<kHeadDim> page;
+    if (!load_page(args.caches[part], page_number, kv_head, rotated, args.signs, lane, page, exponent)) return false;
+    const float down = power_of_two(-exponent);
     const Scale scale = scale_of<kHeadDim>(rotated, exponent);
     std::byte* const record = part == 0 ? at.record : at.value_record;
-    store_mean<kHeadDim>(scale, lane, at.rows, at.mean, record + args.mean_at[part], record + args.mean_scale_at[part]);
+    store_mean(page, down, scale, lane, reinterpret_cast<float*>(at.rows), at.mean, record + args.mean_at[part],
+               record + args.mean_scale_at[part]);
     if (part == 1) {
-      for_deviations<kHeadDim>(at.rows, at.mean, lane, [](const float(&)[2][8]) {});
+      store_deviations(page, down, at.mean, lane, at.rows, [](const auto&, const auto&) {});
       // A slope is a value by a coefficient, and the unfinished factors of two rotations cancel.
       store_slopes<kHeadDim>(args, at, scale_of<kHeadDim>(!args.rotated, exponent - key_exponent), lane);
       return true;
     }
-    half_gram_matrix<kHeadDim>(at.rows, at.mean, lane, at.gram);
+    store_deviations_and_gram(page, down, at.mean, lane, at.rows, at.gram);
     if (lane < kPageTokens) at.squares[lane] = 2.0F * at.gram[lane * kGramStride + lane];
     leading_eigenvectors(at.gram, args.rank, lane, at.factor, at.squares + 16, at.vectors);
     store_directions<kHeadDim>(args, at, scale, lane);
@@ -214,7 +222,7 @@ __device__ __forceinline__ bool make_record(const Args& args, const Memory& at, 
 
 /// As many as the warps that shared memory has room for leave each other, and none spills.
 template <int kHeadDim>
-inline constexpr int kMostRegisters = kHeadDim == 64    ? 96
+inline constexpr int kMostRegisters = kHeadDim == 64    ? 128
                                       : kHeadDim <= 128 ? 128
                                                         : 224;
 
