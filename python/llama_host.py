@@ -15,6 +15,8 @@ import numpy as np
 TYPE_F16 = 1
 TYPE_Q8_0 = 8
 FLASH_AUTO, FLASH_OFF, FLASH_ON = -1, 0, 1
+ROPE_PAIRS = {0: "interleaved", 2: "halves"}  # of llama_rope_type
+YARN = 2  # of llama_rope_scaling_type
 BATCH_TOKENS = 512
 
 
@@ -117,7 +119,12 @@ _PROTOTYPES = {
     "llama_model_n_head": (c_int32, [c_void_p]),
     "llama_model_n_head_kv": (c_int32, [c_void_p]),
     "llama_model_n_embd": (c_int32, [c_void_p]),
+    "llama_model_n_ctx_train": (c_int32, [c_void_p]),
+    "llama_model_rope_type": (c_int, [c_void_p]),
+    "llama_model_meta_val_str": (c_int32, [c_void_p, c_char_p, c_char_p, c_size_t]),
     "llama_vocab_n_tokens": (c_int32, [c_void_p]),
+    "llama_vocab_bos": (c_int32, [c_void_p]),
+    "llama_vocab_get_add_bos": (c_bool, [c_void_p]),
     "llama_vocab_is_eog": (c_bool, [c_void_p, c_int32]),
     "llama_tokenize": (c_int32, [c_void_p, c_char_p, c_int32, POINTER(c_int32), c_int32, c_bool, c_bool]),
     "llama_detokenize": (c_int32, [c_void_p, POINTER(c_int32), c_int32, c_char_p, c_int32, c_bool, c_bool]),
@@ -211,6 +218,18 @@ class Model:
         self.num_kv_heads = library.llama_model_n_head_kv(self._pointer)
         self.head_dim = library.llama_model_n_embd(self._pointer) // self.num_query_heads
         self.vocabulary_size = library.llama_vocab_n_tokens(self._vocab)
+        self.max_context_tokens = library.llama_model_n_ctx_train(self._pointer)
+        self.rope_pairs = ROPE_PAIRS.get(library.llama_model_rope_type(self._pointer))  # None: of another kind
+        # The tokens that every text of this model begins with: one or none.
+        self.beginning = [library.llama_vocab_bos(self._vocab)] if library.llama_vocab_get_add_bos(self._vocab) else []
+
+    def metadata(self, key):
+        """A value of the model file as text; "{arch}" in the key stands for its architecture. None where there is none."""
+        if "{arch}" in key:
+            key = key.format(arch=self.metadata("general.architecture"))
+        buffer = ctypes.create_string_buffer(4096)
+        length = self.host.library.llama_model_meta_val_str(self._pointer, key.encode(), buffer, len(buffer))
+        return None if length < 0 else buffer.value.decode(errors="replace")
 
     def close(self):
         if self._pointer:
@@ -261,7 +280,9 @@ class Context:
         flash=FLASH_AUTO,
         swa_full=None,
         eval_callback=None,
+        rope_scale=None,
     ):
+        """`rope_scale` stretches the model's own context length by this factor (YaRN)."""
         self.model, self.host = model, model.host
         self._pointer = None
         library = self.host.library
@@ -277,6 +298,10 @@ class Context:
         params.no_perf = True
         if swa_full is not None:
             params.swa_full = swa_full
+        if rope_scale is not None:
+            params.rope_scaling_type = YARN
+            params.rope_freq_scale = 1 / rope_scale
+            params.yarn_orig_ctx = model.max_context_tokens
         if eval_callback is not None:
             params.cb_eval = ctypes.cast(eval_callback, c_void_p)
         self._pointer = library.llama_init_from_model(model._pointer, params)

@@ -12,10 +12,10 @@ class Progress:
         self._started = self._last = time.monotonic()
         self._terminal = stream.isatty()
 
-    def update(self, done):
+    def update(self, done, more=""):
         now = time.monotonic()
         elapsed = now - self._started
-        line = f"{self._label}: {done:,} of {self._total:,} {self._unit}, {elapsed:.0f} s"
+        line = f"{self._label}: {done:,} of {self._total:,} {self._unit}, {elapsed:.0f} s{more}"
         if self._terminal:
             width = 24
             filled = width * done // self._total

