@@ -3,12 +3,13 @@
 #   make test              builds and runs all tests
 #   make test-vllm         runs the tests inside vLLM's real engine, in an environment of its own (.venv-vllm, 4 GB and more)
 #   make bench             measures the stages and whole steps; writes out/bench.json
+#   make eval              compares LOCKS and its rivals on a real model; or make eval CONFIG=my.toml; writes out/eval/report.html
 #   make format            formats the C++ sources
 #   make clean             removes what was built and measured; .venv and .venv-vllm stay
 
 BUILD := build/release
 
-.PHONY: demo test test-vllm bench format clean setup build library
+.PHONY: demo test test-vllm bench eval format clean setup build library
 .DEFAULT_GOAL := test
 
 setup:
@@ -38,6 +39,10 @@ bench: library
 	@mkdir -p out
 	@$(BUILD)/cli/locks bench --json out/bench.json
 	@.venv/bin/python bench/llamacpp.py --json out/bench.json
+
+eval: library
+	@mkdir -p out
+	@.venv/bin/python evals/run.py --config "$(or $(CONFIG),evals/configs/small.toml)"
 
 format: setup
 	@git ls-files -- '*.h' '*.cc' '*.c' '*.cu' '*.cuh' | xargs -r clang-format-19 -i

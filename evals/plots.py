@@ -45,7 +45,7 @@ class Axis:
         if logarithmic:
             low, high = math.log10(low), math.log10(high)
         spread = (high - low) or (1.0 if logarithmic else abs(high) or 1.0)
-        margin = 0 if fixed else 0.06 * spread
+        margin = 0 if fixed else 0.5 * spread if low == high else 0.06 * spread
         self.low, self.high = low - margin, high + margin
         if self.low == self.high:
             self.high = self.low + spread
@@ -67,12 +67,15 @@ class Axis:
                 ]
                 if len(found) >= 3:
                     break
-            return found
-        raw = (self.high - self.low) / 5
-        base = 10 ** math.floor(math.log10(raw))
-        step = next(base * factor for factor in (1, 2, 2.5, 5, 10) if base * factor >= raw)
-        first = math.ceil(self.low / step - 1e-9)
-        return [round(i * step, 12) for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
+            return found if len(found) >= 2 else _even_ticks(10**self.low, 10**self.high)
+        return _even_ticks(self.low, self.high)
+
+
+def _even_ticks(low, high):
+    raw = (high - low) / 5
+    base = 10 ** math.floor(math.log10(raw))
+    step = next(base * factor for factor in (1, 2, 2.5, 5, 10) if base * factor >= raw)
+    return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def short(value):
@@ -91,7 +94,7 @@ def scatter(points, x_title, y_title, log_y=False):
     x = Axis([point["x"] for point in points], LEFT + 6, POINTS_END, True)
     y = Axis(ends, HEIGHT - BOTTOM, TOP + 6, log_y)
     parts = _frame(x, y, x_title, y_title)
-    placed = []
+    placed = [(x(p["x"]) - 6, y(p["y"]) - 6, x(p["x"]) + 6, y(p["y"]) + 6) for p in points]
     marks, labels = [], []
     for point in sorted(points, key=lambda point: (y(point["y"]), x(point["x"]))):
         px, py, ink = x(point["x"]), y(point["y"]), colour(point["selector"])
@@ -190,7 +193,9 @@ def heat_map(grid):
     """Scores of one method, from 0 to 1: length to the right, depth downwards."""
     cell_width, cell_height, left, top = 56, 24, 52, 24
     rows, columns = grid.scores.shape
-    width, height = left + cell_width * columns + 8, top + cell_height * rows + 34
+    # Titles are bold, and so a little wider than labels.
+    width = max(left + cell_width * columns, left + 1.15 * CHARACTER * len(grid.method)) + 8
+    height = top + cell_height * rows + 34
     parts = [_text(left, 14, grid.method, "title")]
     for i, depth in enumerate(grid.depths):
         parts.append(_text(left - 6, top + cell_height * (i + 0.5) + 4, f"{depth:.0%}", "tick", "end"))

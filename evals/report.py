@@ -85,7 +85,7 @@ class Report:
         columns += ["coverage, %", "ms a step", "samples"]
         table = [["method", *columns]]
         for cell in task.cells:
-            score_text = fixed(cell.score) if task.forced else "{:.3g}"
+            score_text = fixed(cell.score) if task.forced else "{:.3f}"
             row = [cell.method, number(cell.score, score_text), interval(cell.score, score_text)]
             if task.name != "kl":
                 row.append(number(cell.kl, "{:.4f}"))
