@@ -130,7 +130,7 @@ def parse(tables, overrides=None, source=""):
     if not isinstance(tasks, list) or not tasks:
         raise ConfigError('there is no task; write [[task]], name = "kl", tokens = 4096, count = 2')
     if not isinstance(methods, dict) or not methods:
-        raise ConfigError('there is no method; write [method.locks], budget_tokens = 256')
+        raise ConfigError("there is no method; write [method.locks], budget_tokens = 256")
     _between(top, "seed", 0, 2**31 - 1)
     _between(top, "threads", 1, 1024)
     _between(top, "cache_mb", 1, 10**7)
@@ -141,7 +141,9 @@ def parse(tables, overrides=None, source=""):
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice:
         raise ConfigError(f"the task {twice!r} is there twice")
-    return Config(tasks=parsed, methods={name: _method(name, table) for name, table in methods.items()}, source=source, **top)
+    return Config(
+        tasks=parsed, methods={name: _method(name, table) for name, table in methods.items()}, source=source, **top
+    )
 
 
 def _tasks(number, table):

@@ -92,7 +92,9 @@ def check_settings(plugin, settings):
     process.start()
     process.join()
     if process.exitcode != 0:
-        raise RuntimeError(f"the plug-in refused, with status {process.exitcode}; its reason is on the standard error stream")
+        raise RuntimeError(
+            f"the plug-in refused, with status {process.exitcode}; its reason is on the standard error stream"
+        )
 
 
 def _load(plugin, settings):

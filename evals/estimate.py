@@ -38,7 +38,9 @@ class Estimate:
 
     def show(self, what):
         if self._progress:
-            self._progress.update(self._done, f", about {in_words(self.seconds_left())} left" + (f"; {what}" if what else ""))
+            self._progress.update(
+                self._done, f", about {in_words(self.seconds_left())} left" + (f"; {what}" if what else "")
+            )
 
 
 def in_words(seconds):

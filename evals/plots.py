@@ -100,7 +100,9 @@ def scatter(points, x_title, y_title, log_y=False):
         px, py, ink = x(point["x"]), y(point["y"]), colour(point["selector"])
         interval = ""
         if point["low"] is not None and (point["low"] > 0 or not log_y):
-            marks.append(_line(px, y(point["low"]), px, y(point["high"]), f'stroke="{ink}" stroke-width="1.5" opacity="0.6"'))
+            marks.append(
+                _line(px, y(point["low"]), px, y(point["high"]), f'stroke="{ink}" stroke-width="1.5" opacity="0.6"')
+            )
             interval = f", 95 % {short(point['low'])} to {short(point['high'])}"
         title = escape(f"{point['label']}: {y_title} {point['y']:.4g}{interval}, {x_title} {point['x']:.3g}")
         marks.append(
@@ -231,7 +233,10 @@ def _frame(x, y, x_title, y_title):
     parts.append(_line(LEFT, HEIGHT - BOTTOM, x.end + 6, HEIGHT - BOTTOM, 'class="rule"'))
     parts.append(_text((LEFT + x.end) / 2, HEIGHT - 10, x_title, "axis", "middle"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
-    parts.append(f'<text class="axis" text-anchor="middle" transform="translate(14 {middle:.0f}) rotate(-90)">{escape(y_title)}</text>')
+    parts.append(
+        f'<text class="axis" text-anchor="middle" transform="translate(14 {middle:.0f}) rotate(-90)">'
+        f"{escape(y_title)}</text>"
+    )
     return parts
 
 

@@ -7,7 +7,6 @@ python evals/report.py FOLDER
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from html import escape
 from pathlib import Path
@@ -15,9 +14,14 @@ from pathlib import Path
 import plots
 import summary
 from config import ConfigError
+from page import PAGE, figures, html_table, markdown_table
 from results import load_results, load_run
 
 NONE = "–"
+PROTOCOLS = {
+    "question-sparse": "contexts are read with dense attention, questions and answers with the method",
+    "prompt-dense": "the whole prompt is read with dense attention, answers with the method",
+}
 
 
 def number(value, text="{:.3g}"):
@@ -89,7 +93,12 @@ class Report:
             row = [cell.method, number(cell.score, score_text), interval(cell.score, score_text)]
             if task.name != "kl":
                 row.append(number(cell.kl, "{:.4f}"))
-            row += [percent(cell.same), number(cell.attended, "{:,.0f}"), percent(cell.bytes_share), percent(cell.score_share)]
+            row += [
+                percent(cell.same),
+                number(cell.attended, "{:,.0f}"),
+                percent(cell.bytes_share),
+                percent(cell.score_share),
+            ]
             row += [percent(cell.held_share), percent(cell.coverage)]
             row.append(number(None if cell.step_seconds is None else 1000 * cell.step_seconds, "{:.1f}"))
             row.append(f"{cell.samples}" + (f" ({cell.failed} failed)" if cell.failed else ""))
@@ -99,33 +108,33 @@ class Report:
 
     def facts(self):
         facts, config, model = self.run["facts"], self.config, self.identity["model"]
+        shape = (
+            f"{facts['architecture']}: {facts['layers']} layers, {facts['query_heads']} query heads, "
+            f"{facts['kv_heads']} KV heads of {facts['head_dim']}, trained for {facts['max_context_tokens']:,} tokens"
+        )
         lines = [
             ("command", self.run["command"]),
             ("model", f"{self.run['model_path']}, {model['bytes']:,} bytes, first 16 MiB sha256 {model['sha256']}"),
-            ("shape", f"{facts['architecture']}: {facts['layers']} layers, {facts['query_heads']} query heads, "
-             f"{facts['kv_heads']} KV heads of {facts['head_dim']}, trained for {facts['max_context_tokens']:,} tokens"),
+            ("shape", shape),
             ("host", f"{facts['host']}, {config['threads']} threads; f16 cache"),
             ("plug-in", f"locks {facts['plugin']}, sha256 {self.identity['plugin']['sha256']}"),
-            ("protocol", {
-                "question-sparse": "question-sparse: contexts are read with dense attention, questions and answers with the method",
-                "prompt-dense": "prompt-dense: the whole prompt is read with dense attention, answers with the method",
-            }[config["protocol"]]),
+            ("protocol", f"{config['protocol']}: {PROTOCOLS[config['protocol']]}"),
             ("seed", str(config["seed"])),
             ("decoding", "greedy"),
-        ]  # fmt: skip
+        ]
         if config["before"] or config["after"]:
             lines.append(("around the prompt", f"{config['before']!r} ... {config['after']!r}"))
         if self.identity["rope_scale"]:
             lines.append(("positions", self.stretched()))
         if facts["declined"]:
-            lines.append(("left to llama.cpp", ", ".join(f"{reason}: {count}" for reason, count in facts["declined"].items())))
+            lines.append(
+                ("left to llama.cpp", ", ".join(f"{reason}: {count}" for reason, count in facts["declined"].items()))
+            )
         return lines
 
     def stretched(self):
-        return (
-            f"stretched by {self.identity['rope_scale']} (YaRN) beyond the {self.run['facts']['max_context_tokens']:,} tokens "
-            "that the model was trained for"
-        )
+        own = self.run["facts"]["max_context_tokens"]
+        return f"stretched by {self.identity['rope_scale']} (YaRN) beyond the {own:,} tokens that the model was trained for"
 
     def settings_table(self):
         rows = [["method", "settings"]]
@@ -140,7 +149,10 @@ class Report:
             notes.append(f"Unfinished: {self.there} of {self.expected} results.")
         if self.failed:
             first = self.failed[0]
-            notes.append(f"{len(self.failed)} failed and count for nothing; the first: {first['task']}, {first['method']}: {first['failed']}.")
+            notes.append(
+                f"{len(self.failed)} failed and count for nothing; the first: "
+                f"{first['task']}, {first['method']}: {first['failed']}."
+            )
         if self.identity["rope_scale"]:
             notes.append(f"Positions are {self.stretched()}.")
         return notes
@@ -156,13 +168,15 @@ class Report:
         return "\n".join(parts)
 
     def html(self):
-        return PAGE.format(title=escape(f"LOCKS and its rivals on {self.run['model_path']}"), body="\n".join(self.sections()))
+        return PAGE.format(
+            title=escape(f"LOCKS and its rivals on {self.run['model_path']}"), body="\n".join(self.sections())
+        )
 
     def sections(self):
         yield from (f'<p class="note">{escape(note)}</p>' for note in self.state())
         if len(self.tasks) > 1:
             yield "<h2>All tasks</h2>"
-            yield "<p>Means over tasks, each of the same weight. Bytes are those that decode steps read, to choose and to attend.</p>"
+            yield "<p>Means over tasks, each of the same weight. Bytes are what decode steps read, to choose and to attend.</p>"
             yield html_table(self.overview_table())
             yield self.overview_plots()
         for task in self.tasks:
@@ -170,10 +184,13 @@ class Report:
             yield html_table(self.task_table(task))
             yield figures(self.task_plots(task))
         for name, grids in self.grids.items():
-            yield f"<h2>{escape(name)}: by length and depth</h2><p>Mean scores; down: where in the context the needle is.</p>"
+            yield f"<h2>{escape(name)}: by length and depth</h2>"
+            yield "<p>Mean scores; down: where in the context the needle is.</p>"
             yield '<div class="grids">' + "".join(plots.heat_map(grid) for grid in grids) + "</div>"
         yield "<h2>What was run</h2>"
-        rows = "".join(f"<tr><th>{escape(key)}</th><td><code>{escape(value)}</code></td></tr>" for key, value in self.facts())
+        rows = "".join(
+            f"<tr><th>{escape(key)}</th><td><code>{escape(value)}</code></td></tr>" for key, value in self.facts()
+        )
         yield f'<div class="scroll"><table class="facts">{rows}</table></div>'
         yield html_table(self.settings_table(), numbers=False)
 
@@ -209,26 +226,6 @@ class Report:
 BYTES_TITLE = "bytes that a step reads, % of dense"
 
 
-def figures(pairs):
-    parts = [f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" for caption, svg in pairs if svg]
-    return '<div class="figures">' + "".join(parts) + "</div>" if parts else ""
-
-
-def markdown_table(rows, numbers=True):
-    cells = [[text.replace("|", "\\|") for text in row] for row in rows]
-    rule = ["---", *("--:" if numbers else "---" for _ in rows[0][1:])]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [cells[0], rule, *cells[1:]])
-
-
-def html_table(rows, numbers=True):
-    head = "".join(f"<th>{escape(text)}</th>" for text in rows[0])
-    body = "".join(
-        f"<tr><th>{escape(row[0])}</th>" + "".join(f"<td>{escape(text)}</td>" for text in row[1:]) + "</tr>" for row in rows[1:]
-    )
-    kind = "numbers" if numbers else "facts"
-    return f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def write(folder):
     """Writes both files and returns the Markdown."""
     report = Report(folder)
@@ -236,40 +233,6 @@ def write(folder):
     (report.folder / "report.md").write_text(text, encoding="utf-8")
     (report.folder / "report.html").write_text(report.html(), encoding="utf-8")
     return text + f"\nwrote {report.folder / 'report.html'} and report.md"
-
-
-STYLE = """
-:root { color-scheme: light dark; --page: #fcfcfb; --ink: #0b0b0b; --soft: #52514e; --line: #dddcd8; --empty: #eeeeea;
-  --blue: #2a78d6; --aqua: #1baf7a; --yellow: #c98500; --green: #008300; --violet: #4a3aa7; --red: #e34948;
-  --magenta: #d55181; --orange: #eb6834; --gray: #84827d; }
-@media (prefers-color-scheme: dark) { :root { --page: #1a1a19; --ink: #ffffff; --soft: #c3c2b7; --line: #3a3a37;
-  --empty: #2a2a28; --blue: #3987e5; --aqua: #199e70; --green: #2fa32f; --violet: #9085e9; --red: #e66767;
-  --magenta: #d55181; --orange: #d95926; --gray: #98968f; } }
-body { background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 1560px;
-  padding: 24px; }
-h1 { font-size: 22px; margin: 0 0 8px; } h2 { font-size: 17px; margin: 36px 0 8px; }
-p { color: var(--soft); margin: 4px 0 10px; max-width: 75ch; }
-p.note { border-left: 4px solid var(--orange); color: var(--ink); padding: 4px 10px; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 13.5px; margin: 6px 0; }
-th, td { border-bottom: 1px solid var(--line); padding: 4px 12px 4px 0; text-align: left; vertical-align: top; }
-th { font-weight: 600; } tbody th, .facts th { font-weight: 400; white-space: nowrap; }
-thead th { color: var(--soft); vertical-align: bottom; }
-table.numbers td { font-variant-numeric: tabular-nums; text-align: right; white-space: nowrap; }
-table.numbers thead th + th { max-width: 7em; padding-left: 8px; text-align: right; }
-code { font-size: 13px; overflow-wrap: anywhere; }
-.figures, .grids { display: flex; flex-wrap: wrap; gap: 16px; margin-top: 12px; }
-figure { flex: 0 1 740px; margin: 0; } figcaption { color: var(--soft); font-size: 13px; } svg { max-width: 100%; height: auto; }
-svg text { fill: var(--ink); font: 11.5px system-ui, sans-serif; } svg .tick, svg .axis { fill: var(--soft); }
-svg .title { font-weight: 600; } svg .on-cell { fill: #ffffff; } svg .grid { stroke: var(--line); }
-svg .rule { stroke: var(--soft); } svg .leader { stroke: var(--gray); stroke-width: 0.75; opacity: 0.7; }
-"""
-
-PAGE = (
-    '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    "<title>{title}</title><style>"
-    + re.sub(r"([{}])", r"\1\1", STYLE)
-    + "</style></head><body>\n<h1>{title}</h1>\n{body}\n</body></html>\n"
-)
 
 
 def main(arguments=None):

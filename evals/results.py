@@ -33,7 +33,9 @@ class Folder:
         except OSError:
             self._lock.close()
             self._lock = None
-            raise ConfigError(f"another run is writing to {self.path}; wait for it, or give another folder with --out") from None
+            raise ConfigError(
+                f"another run is writing to {self.path}; wait for it, or give another folder with --out"
+            ) from None
         identity = json.loads(json.dumps({"format": FORMAT, **identity}))
         file = self.path / "run.json"
         if file.exists():

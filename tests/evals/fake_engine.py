@@ -18,7 +18,7 @@ for folder in (ROOT / "python", ROOT / "evals"):
         sys.path.insert(0, str(folder))
 
 import config  # noqa: E402
-import run  # noqa: E402
+import runner  # noqa: E402
 import task_list  # noqa: E402
 from engine import Outcome  # noqa: E402
 from sample import Sample  # noqa: E402
@@ -158,7 +158,7 @@ def make_run(folder, tables=TABLES, said=None, **flags):
         (folder / name).write_bytes(name.encode())
     parsed = config.parse(tables, {"out": str(folder / "out"), **flags})
     say = said.append if said is not None else (lambda line: None)
-    return run.Run(parsed, str(folder / "model.gguf"), str(folder / "plugin.so"), "a command", FakeEngine, say)
+    return runner.Run(parsed, str(folder / "model.gguf"), str(folder / "plugin.so"), "a command", FakeEngine, say)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,11 @@ def test_both_files_say_what_was_run(folder):
 def test_the_markdown_table_holds_the_means(folder):
     text = (folder / "report.md").read_text(encoding="utf-8")
     part = text.split("### tiny/passkey 400")[1].split("###")[0]
-    rows = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in part.splitlines()[2:] if line}
+    rows = {
+        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
+        for line in part.splitlines()[2:]
+        if line
+    }
     header = rows["method"]
     locks = dict(zip(header, rows["locks 128"]))
     assert locks["score"] == "0.333" and locks["95 %"] == "0.000 to 0.667" and locks["tokens attended"] == "128"
@@ -114,7 +118,8 @@ def test_a_scatter_places_what_reads_more_to_the_right_and_names_its_axes():
 
 def test_labels_do_not_lie_on_each_other():
     points = [
-        {"label": f"method {i}", "selector": "locks", "x": 10 + 0.01 * i, "y": 0.5, "low": None, "high": None} for i in range(12)
+        {"label": f"method {i}", "selector": "locks", "x": 10 + 0.01 * i, "y": 0.5, "low": None, "high": None}
+        for i in range(12)
     ]
     picture = ElementTree.fromstring(plots.scatter(points, "x", "y"))
     labels = [text for text in picture.iter("text") if text.get("class") == "label"]
@@ -156,7 +161,15 @@ def test_intervals_hold_the_mean_and_shrink_with_samples():
 
 def test_perplexity_is_of_the_mean_logarithm():
     base = {"task": "p", "name": "perplexity", "method": "m", "score": 0.0, "attended_tokens": 1, "dense_bytes": 10}
-    base |= {"score_bytes": 1, "attend_bytes": 2, "held_bytes": None, "coverage": None, "seconds": 1.0, "steps": 2, "details": {}}
+    base |= {
+        "score_bytes": 1,
+        "attend_bytes": 2,
+        "held_bytes": None,
+        "coverage": None,
+        "seconds": 1.0,
+        "steps": 2,
+        "details": {},
+    }
     rows = [{**base, "index": index, "nll": nll} for index, nll in enumerate((1.0, 3.0))]
     (task,) = summary.summarize(rows, ["m"])
     assert task.cells[0].score.mean == pytest.approx(math.exp(2)) and task.cells[0].bytes_share == pytest.approx(0.3)
@@ -168,7 +181,9 @@ def test_failures_count_for_nothing_and_are_shown(folder, tmp_path):
     (copy / "run.json").write_text((folder / "run.json").read_text())
     rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     cut = [row for row in rows if not (row["task"] == "tiny/passkey 400" and row["index"] == 5)]
-    cut.append({"task": "tiny/passkey 400", "name": "tiny/passkey", "index": 5, "method": "locks 128", "failed": "X: <no> room"})
+    cut.append(
+        {"task": "tiny/passkey 400", "name": "tiny/passkey", "index": 5, "method": "locks 128", "failed": "X: <no> room"}
+    )
     (copy / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cut))
     text = report.write(copy)
     assert "Unfinished: 42 of 45 results." in text and "1 failed and count for nothing" in text and "5 (1 failed)" in text

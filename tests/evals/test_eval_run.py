@@ -93,7 +93,10 @@ def test_small_caches_at_a_time_give_the_same(tmp_path):
     [
         (changed(seed=2), "config.seed was 1, and is 2"),
         (changed(method={**TABLES["method"], "new": {}}), "config.methods.new is {}, and was not there"),
-        (changed(method={"dense": {"selector": "dense"}}), "config.methods.locks 128 was {'budget_tokens': 128}, and is not"),
+        (
+            changed(method={"dense": {"selector": "dense"}}),
+            "config.methods.locks 128 was {'budget_tokens': 128}, and is not",
+        ),
         (changed(protocol="prompt-dense"), "config.protocol was 'question-sparse', and is 'prompt-dense'"),
     ],
 )
@@ -178,7 +181,10 @@ def test_prompt_dense_leaves_the_question_to_dense_attention(tmp_path):
         (changed(task=[{"name": "kl", "tokens": [100, "200"]}]), "expected a whole number, or a list of them"),
         (changed(task=[{"name": "kl"}, {"name": "kl"}]), "the task 'kl 4,096' is there twice"),
         (changed(method={}), "there is no method"),
-        (changed(method={"a": {"budget": 5}}), "method 'a': unknown setting 'budget'; did you mean 'budget_tokens'? Known: selector"),
+        (
+            changed(method={"a": {"budget": 5}}),
+            "method 'a': unknown setting 'budget'; did you mean 'budget_tokens'? Known: selector",
+        ),
         (changed(method={"a": {"budget_tokens": True}}), "expected a number or a text"),
     ],
 )
