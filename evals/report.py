@@ -139,7 +139,7 @@ class Report:
     def settings_table(self):
         rows = [["method", "settings"]]
         for name, settings in self.config["methods"].items():
-            rows.append([name, ", ".join(f"{key} = {value}" for key, value in settings.items()) or "as published"])
+            rows.append([name, ", ".join(f"{key} = {value}" for key, value in settings.items()) or "the defaults"])
         return rows
 
     def state(self):
@@ -176,7 +176,7 @@ class Report:
         yield from (f'<p class="note">{escape(note)}</p>' for note in self.state())
         if len(self.tasks) > 1:
             yield "<h2>All tasks</h2>"
-            yield "<p>Means over tasks, each of the same weight. Bytes are what decode steps read, to choose and to attend.</p>"
+            yield "<p>Means over tasks, each of the same weight. Bytes: what decode steps read, to choose and to attend.</p>"
             yield html_table(self.overview_table())
             yield self.overview_plots()
         for task in self.tasks:

@@ -1,10 +1,12 @@
 """The runner, with an engine that needs no model; and once with a real model."""
 
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fake_engine
@@ -239,6 +241,40 @@ def test_no_rest_of_a_prompt_counts_as_decoding():
 @pytest.mark.parametrize("path", sorted((Path(run.__file__).parent / "configs").glob("*.toml")), ids=lambda path: path.stem)
 def test_the_configurations_can_be_read(path):
     assert len(config.parse(config.read(path)).methods) >= 5
+
+
+def test_an_engine_of_a_generated_model(tmp_path):
+    """Everything attended is dense; a stretched model reads beyond its own length, and reads otherwise."""
+    import make_gguf
+
+    try:
+        plugin = find_plugin()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    small = {"layers": 2, "hidden": 256, "query_heads": 4, "kv_heads": 2, "feed_forward": 512, "vocabulary": 256}
+    make_gguf.write(tmp_path / "small.gguf", make_gguf.Shape(**small, context=1024, full_precision=True))
+    tokens = np.random.default_rng(1).integers(0, 256, 1209).astype(np.int32)
+    job = engine.Job(tmp_path / "cache.npy", tmp_path / "rows.npy", tokens[:1200], tokens[1200:], 0, True, False, 8)
+
+    def answer(settings, rope_scale, read=False, **changes):
+        with engine.Engine(tmp_path / "small.gguf", plugin, settings, 2, rope_scale) as made:
+            facts = made.facts()
+            assert facts["max_context_tokens"] == 1024 and facts["rope_pairs"] == "interleaved"
+            assert float(facts["rope_base"]) == 500000 and facts["calls_taken"] > 0
+            if read:
+                made.read(job)
+            return made.answer(dataclasses.replace(job, **changes))
+
+    dense = answer({"selector": "dense"}, 1.25, read=True)
+    assert dense.kl == [0] * 8 and dense.same == 1 and dense.statistics["decode_steps"] == 8
+    assert dense.statistics["attend_bytes"] == dense.statistics["dense_bytes"]
+    assert max(answer({"budget_tokens": 100000}, 1.25).kl) < 1e-6
+    assert max(answer({"selector": "dense"}, 1.25, read_anew=True).kl) < 1e-6
+    assert max(answer({"budget_tokens": 128}, 1.25).kl) > 1e-6
+    assert max(answer({"selector": "dense"}, None).kl) > 1e-6
+    with pytest.raises(RuntimeError, match="refused"):
+        engine.check_settings(plugin, {"selector": "quest", "part_tokens": 4})
+    engine.check_settings(plugin, {"selector": "quest"})
 
 
 def test_a_real_model_answers_like_itself(tmp_path):
