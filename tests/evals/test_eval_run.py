@@ -243,6 +243,14 @@ def test_the_configurations_can_be_read(path):
     assert len(config.parse(config.read(path)).methods) >= 5
 
 
+def test_the_configurations_name_tasks_that_there_are():
+    listed = subprocess.run([sys.executable, run.__file__, "--tasks"], capture_output=True, text=True, timeout=60)
+    known = listed.stdout.split()
+    assert listed.returncode == 0 and {"kl", "perplexity", "ruler/vt", "retrieval/needle"} <= set(known)
+    for path in (Path(run.__file__).parent / "configs").glob("*.toml"):
+        assert {task.name for task in config.parse(config.read(path)).tasks} <= set(known)
+
+
 def test_an_engine_of_a_generated_model(tmp_path):
     """Everything attended is dense; a stretched model reads beyond its own length, and reads otherwise."""
     import make_gguf
