@@ -49,10 +49,19 @@ class Outcome:
 
 class Engine:
     def __init__(self, model_path, plugin, settings, threads, rope_scale=None):
+        self._options = {"num_threads": threads, "rope_scale": rope_scale}
+        self._process = (plugin, {"report": 0, **settings}, model_path)
+        self._start()
+
+    def _start(self):
         from session import Session
 
-        self._options = {"num_threads": threads, "rope_scale": rope_scale}
-        self._session = Session(plugin, {"report": 0, **settings}, model_path)
+        self._session = Session(*self._process)
+
+    def restart(self):
+        """After a failure: the process may be gone, or hold what it began."""
+        self.close()
+        self._start()
 
     def stretch(self, rope_scale):
         self._options["rope_scale"] = rope_scale

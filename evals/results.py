@@ -95,6 +95,8 @@ def load_results(path):
     results = []
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                break  # of a run that was stopped, or goes on
             try:
                 result = json.loads(line)
                 result["task"], result["index"], result["method"]

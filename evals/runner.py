@@ -21,6 +21,9 @@ ESTIMATE_COVERAGE = ("locks", "oracle", "two_bit", "shared_basis")
 HOLD_NOTHING = ("dense", "oracle", "random", "recency")
 MUST_SEE_PROMPTS = ("rocketkv",)  # it evicts what the prompt's end does not look at, and only of what it saw written
 HASHED_BYTES = 16 << 20
+# What one prompt and method may end with: the host's refusals, a process that died, a score that cannot be made or written. A
+# setting that is wrong for all of them has been refused before.
+FAILURES = (HostError, SessionError, MemoryError, OSError, RuntimeError, ValueError, ArithmeticError)
 SCALE_STEP = 8  # a stretched context grows by eighths of the model's own
 
 
@@ -76,18 +79,24 @@ class Run:
 
     def _batch(self, batch, reader, methods, facts, scale, folder, scratch, estimate):
         jobs = {}
-        for number, (item, _) in enumerate(batch):
+        for number, (item, missing) in enumerate(batch):
             estimate.show(f"reading {item.task.label}, {item.index}")
-            jobs[number] = self._job(item, scratch, number)
-            estimate.has_read(item, reader.read(jobs[number]))
+            job = self._job(item, scratch, number)
+            try:
+                estimate.has_read(item, reader.read(job))
+            except FAILURES as error:
+                for name in missing:
+                    self._record_failure(item, name, error, folder, estimate)
+                reader.restart()
+                continue
+            jobs[number] = job
         for name, settings in methods.items():
-            waiting = [number for number, (_, missing) in enumerate(batch) if name in missing]
+            waiting = [number for number in jobs if name in batch[number][1]]
             engine = None
             try:
                 for number in waiting:
                     item = batch[number][0]
                     estimate.show(f"{name}: {item.task.label}, {item.index}")
-                    base = {"task": item.task.label, "name": item.task.name, "index": item.index, "method": name}
                     try:
                         engine = engine or self.make_engine(
                             self.model_path, self.plugin, settings, self.config.threads, scale
@@ -95,18 +104,22 @@ class Run:
                         started = time.monotonic()
                         anew = settings.get("selector") in MUST_SEE_PROMPTS
                         outcome = engine.answer(dataclasses.replace(jobs[number], read_anew=anew))
-                    except (HostError, SessionError, MemoryError) as error:
-                        folder.append({**base, "failed": f"{type(error).__name__}: {error}"})
-                        estimate.has_answered(item, 0, failed=True)
+                        folder.append(base_of(item, name) | describe_result(item, outcome, settings, facts))
+                    except FAILURES as error:
+                        self._record_failure(item, name, error, folder, estimate)
                         if engine:
                             engine.close()
                         engine = None
                         continue
-                    folder.append(base | describe_result(item, outcome, settings, facts))
                     estimate.has_answered(item, time.monotonic() - started)
             finally:
                 if engine:
                     engine.close()
+
+    @staticmethod
+    def _record_failure(item, name, error, folder, estimate):
+        folder.append({**base_of(item, name), "failed": f"{type(error).__name__}: {error}"})
+        estimate.has_answered(item, 0, failed=True)
 
     def _job(self, item, scratch, number):
         sparse_question = self.config.protocol == "question-sparse"
@@ -166,6 +179,10 @@ class Run:
             if any(settings.get("selector") == "shadowkv" for settings in methods.values()):
                 self.say("note: shadowkv does not undo stretched positions, and is worse for it")
         self.say(f"{len(work)} prompts x {len(methods)} methods; {len(done)} results are there already")
+
+
+def base_of(item, method):
+    return {"task": item.task.label, "name": item.task.name, "index": item.index, "method": method}
 
 
 def describe_result(item, outcome, settings, facts):

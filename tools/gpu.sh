@@ -17,6 +17,12 @@ while [ $# -gt 0 ]; do
   esac
 done
 [ ${#steps[@]} -gt 0 ] || steps=(build test check bench)
+for name in "${steps[@]}"; do
+  case $name in
+    build | test | check | bench) ;;
+    *) echo "tools/gpu.sh: --only takes build, test, check or bench, not $name" >&2; exit 2 ;;
+  esac
+done
 mkdir -p "$out"
 failed=()
 

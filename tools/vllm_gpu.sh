@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # LOCKS in vLLM on a GPU: whether it is right, and how fast it is. Needs a Python that has vLLM for CUDA and this package
-# (`pip install ./python -C cmake.define.LOCKS_CUDA=ON`); a GPU of 141 GB for the longest contexts.
+# (`pip install ./python -C cmake.define.LOCKS_CUDA=ON -C cmake.define.LOCKS_CUDA_ARCHITECTURES=native`); a GPU of 141 GB for the
+# longest contexts.
 #   tools/vllm_gpu.sh [--python PYTHON] [--package DIR] [--out DIR] [--only kernels|tokens|speed]...
 # --package: a folder that holds locks_cpp as a build stages it (BUILD/python), if it is not installed.
 set -euo pipefail
@@ -20,6 +21,12 @@ while [ $# -gt 0 ]; do
   esac
 done
 [ ${#steps[@]} -gt 0 ] || steps=(kernels tokens speed)
+for name in "${steps[@]}"; do
+  case $name in
+    kernels | tokens | speed) ;;
+    *) echo "tools/vllm_gpu.sh: --only takes kernels, tokens or speed, not $name" >&2; exit 2 ;;
+  esac
+done
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

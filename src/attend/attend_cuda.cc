@@ -8,6 +8,7 @@
 
 #include "attend/complete_launch.h"
 #include "cpu/check.h"
+#include "cuda/step.h"
 
 namespace locks::cuda {
 namespace {
@@ -174,7 +175,9 @@ stage::AttendParams attend_params(const AttendArgs& args) {
   return params;
 }
 
-void check_call(const AttendArgs& args, SoftmaxStates states) {
+}  // namespace
+
+void check_attend(const AttendArgs& args, SoftmaxStates states) {
   check_args(args);
   const Geometry& geometry = args.geometry;
   const int requests = args.table.num_requests();
@@ -183,10 +186,8 @@ void check_call(const AttendArgs& args, SoftmaxStates states) {
   check::workspace(args.workspace, attend_workspace_bytes(geometry, requests, args.num_lists));
 }
 
-}  // namespace
-
 void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Stream stream) {
-  check_call(args, states);
+  check_attend(args, states);
   if (args.table.num_requests() == 0) return;
   const stage::AttendParams params = attend_params(args);
   stage::launch_attend(params, args.keys.dtype, args.geometry.head_dim, stream);
@@ -194,7 +195,7 @@ void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Strea
 }
 
 void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, View<float, 3> out, Stream stream) {
-  check_call(args, states);
+  check_attend(args, states);
   stage::check_out(states, out);
   if (args.table.num_requests() == 0) return;
   const stage::AttendParams params = attend_params(args);
@@ -204,7 +205,7 @@ void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, View<
 
 void attend_and_complete(const AttendArgs& args, const CompletionArgs& completion, SoftmaxStates states, View<float, 3> out,
                          Stream stream) {
-  check_call(args, states);
+  check_attend(args, states);
   stage::check_out(states, out);
   complete_kernels::Launches completes = complete_kernels::launches(completion, states);
   if (completes.merge.parts.values == nullptr) return attend(args, states, false, out, stream);

@@ -68,13 +68,32 @@ void launch_kernel(const Launch& launch, const Args&... args) {
   check(cudaLaunchKernelEx(config.get(), kKernel, args...), launch.name);
 }
 
-/// How many clusters of this launch run at the same time.
+/// How many clusters of this launch run at the same time; 0 if the device does not have clusters of that size.
 template <auto kKernel>
 int clusters_at_once(const Launch& launch) {
   const LaunchConfig config(launch, false);
   int clusters = 0;
-  check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, config.get()), "cudaOccupancyMaxActiveClusters");
-  return clusters;
+  if (cudaFuncSetAttribute(kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess &&
+      cudaOccupancyMaxActiveClusters(&clusters, kKernel, config.get()) == cudaSuccess) {
+    return clusters;
+  }
+  (void)cudaGetLastError();
+  return 0;
+}
+
+/// Dynamic shared memory that a block of this kernel can have on the current device.
+template <auto kKernel>
+std::size_t most_shared_bytes() {
+  static const std::size_t fixed = [] {
+    cudaFuncAttributes compiled{};
+    check(cudaFuncGetAttributes(&compiled, kKernel), "cudaFuncGetAttributes");
+    return compiled.sharedSizeBytes;
+  }();
+  int device = 0;
+  int most = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  return static_cast<std::size_t>(most) - fixed;
 }
 
 }  // namespace locks::cuda

@@ -18,4 +18,7 @@ void select_pages_in_step(const SelectArgs& args, Stream stream);
 /// The selection, if it is by parts; and if the rest is wanted, what is skipped and the pages that stand in for it.
 void select_tokens_in_step(const SelectArgs& args, bool wants_rest, Stream stream);
 
+/// Throws what attend() would, before anything is queued that reads the cache.
+void check_attend(const AttendArgs& args, SoftmaxStates states);
+
 }  // namespace locks::cuda

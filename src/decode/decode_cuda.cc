@@ -141,6 +141,9 @@ class Step {
   void select_and_attend(View<float, 3> out, bool wants_coverage) const {
     const DecodeConfig& config = plan_.config();
     const auto requests = inputs_.table.context_tokens.size();
+    const AttendArgs attended =
+        attend_args(lists_, first_requests(buffers_.attended, requests), first_requests(buffers_.num_attended, requests));
+    check_attend(attended, states());
     score_in_step({plan_.geometry(),
                    inputs_.queries,
                    inputs_.summaries,
@@ -160,8 +163,6 @@ class Step {
     }
     const bool completes = buffers_.completed.shape[2] > 0;
     select_tokens_in_step(select, completes || wants_coverage, stream_);
-    const AttendArgs attended =
-        attend_args(lists_, first_requests(buffers_.attended, requests), first_requests(buffers_.num_attended, requests));
     if (!completes) return attend(attended, states(), false, out, stream_);
     attend_and_complete(attended,
                         {plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.completed,

@@ -1,5 +1,7 @@
 // Selection on the GPU, compiled without fused multiply-adds: its bits are those of the CPU.
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "cuda/launch.cuh"
 #include "cuda/launch_kernel.cuh"
@@ -21,18 +23,21 @@ int gang_size_of(const Lists& lists) {
 template <auto kKernel, class... Args>
 void launch_gangs(const char* name, const Lists& lists, int size, std::size_t bytes, Start start, Stream stream,
                   const Args&... args) {
-  // More than 48 KB, and clusters of more than 8, must be asked for.
-  check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+  const std::size_t most = most_shared_bytes<kKernel>();
+  if (bytes > most) {
+    throw std::invalid_argument("log_mass: " + std::to_string(lists.heads) + " query heads a list and " +
+                                std::to_string(lists.buffers.max_pages) + " pages need " + std::to_string(bytes) +
+                                " bytes of shared memory, and this device has " + std::to_string(most));
+  }
+  // More than 48 KB must be asked for; always the same, whatever else is being launched.
+  check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)),
         "cudaFuncSetAttribute");
   const auto gangs = static_cast<unsigned>(lists.args.num_lists);
   const auto requests = static_cast<unsigned>(lists.requests());
   Launch launch{name, start, dim3(gangs * static_cast<unsigned>(size), requests), kThreads, bytes, stream, size};
-  if (size > kPortable) {
-    check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute");
-    if (clusters_at_once<kKernel>(launch) < static_cast<int>(gangs * requests)) {
-      launch.cluster = kPortable;
-      launch.grid.x = gangs * kPortable;
-    }
+  if (size > kPortable && clusters_at_once<kKernel>(launch) < static_cast<int>(gangs * requests)) {
+    launch.cluster = kPortable;
+    launch.grid.x = gangs * kPortable;
   }
   launch_kernel<kKernel>(launch, lists, args...);
 }
@@ -49,12 +54,10 @@ void launch_tokens(const Lists& lists, bool wants_rest, Start start, Stream stre
   const int parts = kPageTokens / lists.args.config.part_tokens;
   if (parts == 1 && !wants_rest) return;
   const auto words = static_cast<std::size_t>(Candidates::words(lists.buffers.capacity, parts, lists.heads));
-  const std::size_t most = static_cast<std::size_t>(device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
   const std::size_t others = assembly_bytes(lists.buffers.max_pages);
-  constexpr std::size_t kStatic = 20480;  // and what the system takes
   // The completion is put together where the candidates were.
   const std::size_t bytes = std::max(words * sizeof(std::uint32_t), others);
-  const bool fits = bytes + kStatic <= most;
+  const bool fits = bytes <= most_shared_bytes<choose_tokens>();
   // What does not fit lies in the workspace, once for a list.
   launch_gangs<choose_tokens>("choose_tokens", lists, fits ? gang_size_of(lists) : 1, fits ? bytes : others, start, stream,
                               wants_rest, fits);

@@ -257,7 +257,11 @@ TEST_F(CudaDecodeStep, WhatDoesNotFitThePlanIsRefused) {
   other.format = &kPaper;
   const DecodePlan wrong = plan_of(other, data);
   EXPECT_NE(message(wrong, cuda::decode_workspace_bytes(wrong)).find("summaries.format"), std::string::npos);
+  step.inputs.keys.dtype = DType::kQ8_0;
+  EXPECT_NE(message(plan, cuda::decode_workspace_bytes(plan)).find("keys.dtype"), std::string::npos);
+  step.inputs.keys.dtype = spec.dtype;
   EXPECT_EQ(message(plan, cuda::decode_workspace_bytes(plan)), "");
+  test::expect_cuda(cudaDeviceSynchronize());  // what is refused has queued nothing
 }
 
 }  // namespace

@@ -66,6 +66,8 @@ class FakeEngine:
     answered = read_contexts = 0
     kill_after = None
     fails = ()  # methods' selectors that fail
+    unreadable = ()  # which of the contexts, counted from 1
+    divides_by_zero = False
     own_context = OWN_CONTEXT
     calls_taken = 2
 
@@ -102,8 +104,13 @@ class FakeEngine:
     def count_tokens(self, text):
         return len(text.split())
 
+    def restart(self):
+        pass
+
     def read(self, job):
         FakeEngine.read_contexts += 1
+        if FakeEngine.read_contexts in FakeEngine.unreadable:
+            raise RuntimeError("no cache of this size")
         job.cache.write_bytes(b"cache")
         return 0.01
 
@@ -135,6 +142,8 @@ class FakeEngine:
             "complete_bytes": 0,
             "dense_bytes": steps * page * tokens,
         }
+        if FakeEngine.divides_by_zero and selector == "quest":
+            counted["attended_tokens"] = float("nan")
         divergence = 0.0 if selector == "dense" else 1 / budget
         kl = [divergence * (1 + row % 3) for row in range(job.kl_rows)]
         nll = [2.0 + divergence] * len(job.fed) if job.forced else []

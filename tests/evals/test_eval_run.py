@@ -26,9 +26,10 @@ RESULTS = (6 + 6 + 2 + 1) * 3
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setattr(task_list, "sources", task_list.sources)
+    monkeypatch.setattr(FakeEngine, "divides_by_zero", False)
     monkeypatch.setitem(sys.modules, "scoring", None)
     fake_engine.use_tiny_tasks()
-    for name, value in (("answered", 0), ("read_contexts", 0), ("fails", ()), ("numbers", {}), ("calls_taken", 2)):
+    for name, value in (("answered", 0), ("read_contexts", 0), ("fails", ()), ("numbers", {}), ("calls_taken", 2), ("unreadable", ())):
         monkeypatch.setattr(FakeEngine, name, value)
 
 
@@ -140,6 +141,31 @@ def test_a_failure_is_recorded_and_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(FakeEngine, "fails", ())
     make_run(tmp_path).go()
     assert len([r for r in results_of(tmp_path) if "failed" not in r]) == RESULTS
+
+
+def test_a_context_that_cannot_be_read_fails_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeEngine, "unreadable", (2,))
+    make_run(tmp_path).go()
+    failed = [r for r in results_of(tmp_path) if "failed" in r]
+    assert len(failed) == 3 and len({r["method"] for r in failed}) == 3
+    assert {r["failed"] for r in failed} == {"RuntimeError: no cache of this size"}
+    monkeypatch.setattr(FakeEngine, "unreadable", ())
+    make_run(tmp_path).go()
+    assert len([r for r in results_of(tmp_path) if "failed" not in r]) == RESULTS
+
+
+def test_a_result_that_is_no_number_fails_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeEngine, "divides_by_zero", True)
+    make_run(tmp_path).go()
+    failed = [r for r in results_of(tmp_path) if "failed" in r]
+    assert len(failed) == RESULTS / 3 and failed[0]["method"] == "quest <64>" and "ValueError" in failed[0]["failed"]
+
+
+def test_the_half_line_of_a_run_that_goes_on_is_not_a_result_yet(tmp_path):
+    make_run(tmp_path).go()
+    with open(tmp_path / "out" / "results.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"task": "kl 300", "ind')
+    assert len(results_of(tmp_path)) == RESULTS
 
 
 def test_a_context_beyond_the_models_is_refused_or_stretched(tmp_path, monkeypatch):

@@ -69,7 +69,16 @@ class CudaStepMetadataBuilder(FlashAttentionMetadataBuilder):
         self._last_rows = 0
 
     def build_for_cudagraph_capture(self, common_attn_metadata: Any) -> CudaStepMetadata:
-        return self._metadata(common_attn_metadata, self._divide(common_attn_metadata))
+        common = common_attn_metadata
+        rows_each = self._divide(common).rows_each
+        if not 0 < rows_each <= self._rows_per_decode:
+            raise RuntimeError(
+                f"LOCKS: a graph of requests with 1 to {self._rows_per_decode} rows each was expected, and vLLM captures one "
+                f"of {common.num_reqs} requests and {common.num_actual_tokens} rows"
+            )
+        # Whatever their lengths are said to be: FlashAttention's metadata of a step cannot be replayed.
+        tables = common.block_table_tensor[: common.num_reqs, : self._blocks]
+        return CudaStepMetadata(self._alike(tables, common.seq_lens, common.num_reqs, rows_each), None)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False, **kwargs: Any
@@ -170,6 +179,11 @@ class CudaStepMetadataBuilder(FlashAttentionMetadataBuilder):
     def _observe(self, common: Any, division: Division) -> None:
         """Counts, on the host, what the step will do, and reads what the one before reported."""
         engine, metrics = self._engine, self._engine.metrics
+        prefilling = getattr(common, "is_prefilling", None)
+        # What comes before the first prompt are vLLM's own trials.
+        engine.serves = engine.serves or prefilling is None or bool(prefilling.any())
+        if not engine.serves:
+            return
         report = engine.samples.read()
         if report is not None:
             metrics.add_report(report)

@@ -55,6 +55,7 @@ class CudaEngine(Engine):
         self.beside = torch.cuda.Stream(self.device) if reads_none else None
         self._workplaces: dict[tuple[Any, ...], Workplace] = {}
         self.samples = Samples(self.max_rows, self.device)
+        self.serves = False  # a prompt has been seen
 
     def workplace(self, *, query_heads: int, kv_heads: int, head_dim: int, softmax_scale: float) -> Workplace:
         """Made with the first layer of a shape, so that vLLM counts it with the weights."""

@@ -35,6 +35,7 @@ def builder(monkeypatch):
         max_rows=8 * 3,
         metrics=Metrics(None, CONFIG.min_context_tokens, 0),
         samples=NoSamples(),
+        serves=True,
     )
     layer = SimpleNamespace(impl=SimpleNamespace(store=SimpleNamespace(engine=engine)))
     config = SimpleNamespace(
@@ -78,6 +79,26 @@ def rows_of(metadata):
             for row, table, context in zip(numbers, decode.tables, decode.contexts, strict=True)
         }
     return found
+
+
+def test_what_vllm_tries_before_the_first_prompt_is_not_counted(builder):
+    builder._engine.serves = False
+    counts = builder._engine.metrics.counts
+    before = dict(counts)
+    builder.build(0, step([1, 1], [30, 99], [False, False]))
+    assert dict(counts) == before and builder._engine.samples.rows == []
+    builder.build(0, step([14], [14], [True]))
+    builder.build(0, step([1, 1], [30, 99], [False, False]))
+    assert counts["rows_prompt"] == 2 * 14 and counts["rows_dense_short"] == 2 * 2
+
+
+def test_a_captured_step_is_one_of_decodes_whatever_it_says(builder):
+    common = step([1, 1], [1, 1], [False, False])
+    common.is_prefilling = None  # then rows that see themselves alone look like prompts
+    captured = builder.build_for_cudagraph_capture(common)
+    assert captured.prompts is None and rows_of(captured).keys() == {0, 1}
+    with pytest.raises(RuntimeError, match="graph of requests with 1 to 3 rows each .* 2 requests and 5 rows"):
+        builder.build_for_cudagraph_capture(step([1, 4], [1, 4], [False, False]))
 
 
 def test_it_lets_graphs_hold_decode_steps_only(builder):
