@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-for folder in (ROOT / "python", ROOT / "evals"):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+sys.path.insert(0, str(ROOT / "evals"))
+sys.path.append(str(ROOT / "python"))  # behind a built locks_cpp, which other tests import
 
 import config  # noqa: E402
 import runner  # noqa: E402
