@@ -29,7 +29,7 @@ struct SelectConfig {
   int part_tokens = 4;               // 1, 2, 4, 8: parts of pages; 16: whole pages
   float candidate_factor = 4.0F;     // parts are looked for in this many times the budget's worth of best pages; at least
                                      // 8 times if no more than 32 tokens are selected
-  float completion_fraction = 0.1F;  // of the selectable pages; 0: no completion
+  float completion_fraction = 0.1F;  // of the selectable pages, besides what the budget holds; 0: no completion
   GroupCombine combine = GroupCombine::kSum;
 };
 
@@ -83,6 +83,7 @@ struct ListShares {
   View<float, 2> head_share;  // [heads, pages]; pages contiguous; may be the memory of log_mass
   std::span<float> log_norm;  // [heads]: logarithm of a head's whole mass; +infinity if it has none
   std::span<float> share;     // [pages]: head_share combined over the heads; +infinity: marked always-attend
+  std::span<float> selectable;  // [heads]: the share of all selectable pages together; marked ones have none
 };
 
 /// Step 1: the pages in which tokens will be selected, best first decides, ascending order out. With whole pages this is
@@ -101,15 +102,14 @@ int select_parts(const SelectConfig& config, const AlwaysAttended& always, std::
                  View<const float, 3> logits, const ListShares& shares, std::span<float> part_shares,
                  std::span<std::int32_t> order_scratch, std::span<SelectedPage> selected, Target target) noexcept;
 
-/// Step 3: takes what is selected out of head_share and share, so that they hold what is skipped, and writes the logarithm
-/// of each head's skipped mass (-infinity if nothing is).
-void remove_selected(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
-                     std::span<const float> part_shares, std::span<const SelectedPage> selected, const ListShares& shares,
-                     std::span<float> skipped_log_mass, Target target) noexcept;
+/// Step 3: the logarithm of each head's skipped mass, within 1e-6 of the whole (-infinity if nothing is skipped).
+void sum_skipped(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
+                 std::span<const float> part_shares, std::span<const SelectedPage> selected, const ListShares& shares,
+                 std::span<float> skipped_log_mass) noexcept;
 
-/// Step 4, after remove_selected: the pages that stand in for what is skipped: the best by remaining combined share.
-/// Entries carry the mask of tokens NOT attended, ascending; a page without remaining share gets none. Returns their
-/// number. `order_scratch` [pages].
+/// Step 4: what stands in for what is skipped: as many of the best pages as the budget holds and completion_fraction asks
+/// for, less what is selected. Entries carry the mask of tokens NOT attended, ascending; a page that is selected whole,
+/// marked or without any share gets none. Returns their number. `order_scratch` [pages].
 int select_completion(const SelectConfig& config, const AlwaysAttended& always, std::span<const SelectedPage> selected,
                       std::span<const float> share, std::span<std::int32_t> order_scratch,
                       std::span<SelectedPage> completed) noexcept;

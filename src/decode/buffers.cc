@@ -63,6 +63,7 @@ std::size_t cut_all(const DecodePlan& plan, std::byte* memory, int thread, Buffe
   out.scored_tokens = cut.take_span<std::int32_t>(sizes.requests);
   out.share = cut.take_view<float>(sizes.requests, sizes.lists, sizes.pages);
   out.log_norm = cut.take_view<float>(sizes.requests, sizes.query_heads);
+  out.selectable = cut.take_view<float>(sizes.requests, sizes.query_heads);
   out.skipped_log_mass = cut.take_view<float>(sizes.requests, sizes.query_heads);
   out.candidates = cut.take_view<std::int32_t>(sizes.requests, sizes.lists, sizes.candidates);
   out.num_candidates = cut.take_view<std::int32_t>(sizes.requests, sizes.lists);

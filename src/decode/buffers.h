@@ -27,6 +27,7 @@ struct Buffers {
 
   View<float, 3> share;     // [requests, lists, pages]
   View<float, 2> log_norm;  // [requests, query_heads], like the next
+  View<float, 2> selectable;
   View<float, 2> skipped_log_mass;
   View<std::int32_t, 3> candidates;      // [requests, lists, capacity]
   View<std::int32_t, 2> num_candidates;  // [requests, lists]

@@ -99,7 +99,7 @@ void choose_tokens(const Step& step, int request, int list) noexcept {
 
   const int heads = step.heads_per_list();
   const std::span<float> skipped(buffers.skipped_log_mass.at(request, list * heads), static_cast<std::size_t>(heads));
-  remove_selected(config, always, candidates, buffers.part_shares, selected, shares, skipped, step.target);
+  sum_skipped(config, always, candidates, buffers.part_shares, selected, shares, skipped);
   const std::span<SelectedPage> completed(buffers.completed.at(request, list),
                                           static_cast<std::size_t>(buffers.completed.shape[2]));
   ListTotals totals;

@@ -42,7 +42,8 @@ ListShares Step::shares(int request, int list) const noexcept {
   const View<float, 3>& all = buffers.log_mass;
   return {{all.at(request, list * heads), {heads, all.shape[2]}, {all.stride[1], 1}},
           {buffers.log_norm.at(request, list * heads), static_cast<std::size_t>(heads)},
-          {buffers.share.at(request, list), static_cast<std::size_t>(buffers.share.shape[2])}};
+          {buffers.share.at(request, list), static_cast<std::size_t>(buffers.share.shape[2])},
+          {buffers.selectable.at(request, list * heads), static_cast<std::size_t>(heads)}};
 }
 
 }  // namespace locks::decode

@@ -27,10 +27,13 @@ inline constexpr double kFewFactor = 8.0;
   return whole < pages ? whole + 1 : whole;
 }
 
-/// Of a completion that finds enough pages with mass.
+/// The pages of a completion, those among them that are selected.
 [[nodiscard]] constexpr int completed_pages(const SelectConfig& config, const AlwaysAttended& always) noexcept {
-  if (!(config.completion_fraction > 0.0F) || always.selectable_pages() == 0) return 0;
-  return std::max(1, static_cast<int>(double{config.completion_fraction} * always.selectable_pages() + 0.5));
+  const int selectable = always.selectable_pages();
+  if (!(config.completion_fraction > 0.0F) || selectable == 0) return 0;
+  const int asked_for = static_cast<int>(double{config.completion_fraction} * selectable + 0.5);
+  const int held = remaining_tokens(config, always) / kPageTokens;
+  return std::min(selectable, std::max(1, asked_for) + held);
 }
 
 }  // namespace locks::select

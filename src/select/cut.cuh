@@ -1,4 +1,4 @@
-// Where the k-th largest of many numbers is: a thread block counts by leading bits, and looks closer only where it must.
+// Where the k-th largest of many keys is: they are counted in buckets, and only the bucket that has it is looked at closer.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,8 @@ __device__ inline int sum_before(int own, int* scratch, int& total) {
   return (warp > 0 ? before : 0) + inclusive - own;
 }
 
-/// What a thread block has counted, of the kBuckets of a list.
-__device__ inline void add_counts(const std::int32_t* own, std::int32_t* all) {
-  for (int i = thread_index(); i < kBuckets; i += kThreads) {
-    if (own[i] > 0) atomicAdd(&all[i], own[i]);
-  }
-}
+inline constexpr int kLog2Buckets = 11;
+inline constexpr int kBuckets = 1 << kLog2Buckets;
 
 /// From the highest bucket down: the first with which `count` is reached, and how many its members must supply.
 struct Bucket {
@@ -47,15 +43,15 @@ struct Bucket {
   int size = 0;
 };
 
-/// `counts` [kPerThread * kThreads] in global or shared memory, together at least `count`. All threads get the answer.
-template <int kPerThread>
-__device__ Bucket find_bucket(const std::int32_t* counts, int num_buckets, int count, int* scratch) {
+/// `counts` [kBuckets] in shared memory, together at least `count`. All threads get the answer.
+__device__ inline Bucket find_bucket(const std::int32_t* counts, int count, int* scratch) {
+  constexpr int kPerThread = kBuckets / kThreads;
   __shared__ Bucket found;
-  const int top = num_buckets - 1 - kPerThread * thread_index();
+  const int top = kBuckets - 1 - kPerThread * thread_index();
   int sizes[kPerThread];
   int own = 0;
 #pragma unroll
-  for (int i = 0; i < kPerThread; ++i) own += sizes[i] = top - i >= 0 ? counts[top - i] : 0;
+  for (int i = 0; i < kPerThread; ++i) own += sizes[i] = counts[top - i];
   int total = 0;
   int before = sum_before(own, scratch, total);
 #pragma unroll
@@ -67,9 +63,51 @@ __device__ Bucket find_bucket(const std::int32_t* counts, int num_buckets, int c
   return found;
 }
 
-/// The `wanted`-th largest of key(0 .. num), and how many that equal it are wanted.
+inline constexpr std::uint32_t kInfinityKey = 0x7F800000U;  // keys are the bits of shares, which are never negative
+
+/// An interval of keys: that of the last ones to be taken. What is above it is taken, what is below is not.
+struct Search {
+  std::uint32_t low = ~0U;
+  std::uint32_t width = 0;
+  int wanted = 0;  // of its members
+  int size = 0;    // members
+
+  /// Positive: taken; 0: a member; negative: not taken.
+  [[nodiscard]] __device__ int side(std::uint32_t key) const { return key < low ? -1 : (key - low < width ? 0 : 1); }
+  [[nodiscard]] __device__ bool is_one_key() const { return width <= 1; }
+
+  /// Its members in kBuckets.
+  [[nodiscard]] __device__ int shift() const { return max(0, 32 - __clz(static_cast<int>(width - 1)) - kLog2Buckets); }
+  [[nodiscard]] __device__ int bucket_of(std::uint32_t key) const { return static_cast<int>(key - low >> shift()); }
+  [[nodiscard]] __device__ Search narrowed(Bucket bucket) const {
+    const std::uint32_t skipped = static_cast<std::uint32_t>(bucket.index) << shift();
+    return {low + skipped, min(1U << shift(), width - skipped), bucket.wanted, bucket.size};
+  }
+};
+
+// The first buckets: 64 exponents from 2^kLowest on, and five bits of the fraction. What is smaller counts as the lowest,
+// what is larger as the highest but one; the highest has what is infinite.
+inline constexpr int kBucketShift = 18;
+inline constexpr int kLowest = -60;
+inline constexpr int kFirstLeading = (127 + kLowest) << (23 - kBucketShift);
+
+[[nodiscard]] __device__ inline int first_bucket_of(std::uint32_t key) {
+  const int leading = static_cast<int>(key >> kBucketShift) - kFirstLeading;
+  return key == kInfinityKey ? kBuckets - 1 : min(max(leading, 0), kBuckets - 2);
+}
+
+[[nodiscard]] __device__ inline Search search_of(Bucket bucket) {
+  const auto start = static_cast<std::uint32_t>(kFirstLeading + bucket.index) << kBucketShift;
+  if (bucket.index == kBuckets - 1) return {kInfinityKey, 1, bucket.wanted, bucket.size};
+  const std::uint32_t low = bucket.index == 0 ? 0 : start;
+  const std::uint32_t end = bucket.index == kBuckets - 2 ? kInfinityKey : start + (1U << kBucketShift);
+  return {low, end - low, bucket.wanted, bucket.size};
+}
+
+/// The `wanted`-th largest key, and how many of those that equal it are wanted.
 struct Cut {
-  std::uint32_t key = 0;
+  std::uint32_t key = ~0U;
+  int wanted = 0;
   int equal = 0;
 };
 
@@ -82,53 +120,42 @@ __device__ inline Cut cut_few(const std::uint32_t* keys, int num, int wanted) {
     const std::uint32_t own = keys[thread_index()];
     int larger = 0;
     int equal = 0;
+#pragma unroll 8
     for (int i = 0; i < num; ++i) {
       larger += keys[i] > own ? 1 : 0;
       equal += keys[i] == own ? 1 : 0;
     }
-    if (larger < wanted && wanted <= larger + equal) found = {own, wanted - larger};
+    if (larger < wanted && wanted <= larger + equal) found = {own, wanted - larger, equal};
   }
   __syncthreads();
   return found;
 }
 
-/// Digits of 11, 11 and 10 bits, until few keys are left. The first `known_bits` (none, 11 or 22) are the same for all keys.
+/// Of the members of `search` among key(0 .. num). `counts` [kBuckets] in shared memory.
 template <class Key>
-__device__ Cut find_cut(int num, int wanted, int known_bits, int* scratch, const Key& key) {
-  constexpr int kDigit = 11;
-  constexpr int kValues = 1 << kDigit;
-  __shared__ std::int32_t counts[kValues];
+__device__ Cut find_cut(Search search, int num, int* scratch, std::int32_t* counts, const Key& key) {
   __shared__ std::uint32_t few[kFew];
   __shared__ int num_few;
-  if (wanted == 0) return {~0U, 0};
-  int shift = 32 - known_bits;  // the bits before it are known
-  std::uint32_t prefix = known_bits > 0 ? key(0) >> shift : 0;
-  int left = num;  // keys that have them
-  while (left > kFew && shift > 0) {
-    const int bits = min(shift, kDigit);
-    shift -= bits;
-    const int known = shift + bits;
-    for (int i = thread_index(); i < kValues; i += kThreads) counts[i] = 0;
+  if (search.wanted == 0) return {};
+  while (search.size > kFew && !search.is_one_key()) {
+    for (int i = thread_index(); i < kBuckets; i += kThreads) counts[i] = 0;
     __syncthreads();
     for (int i = thread_index(); i < num; i += kThreads) {
       const std::uint32_t own = key(i);
-      if (known == 32 || own >> known == prefix) atomicAdd(&counts[own >> shift & ((1U << bits) - 1U)], 1);
+      if (search.side(own) == 0) atomicAdd(&counts[search.bucket_of(own)], 1);
     }
     __syncthreads();
-    const Bucket digit = find_bucket<kValues / kThreads>(counts, 1 << bits, wanted, scratch);
-    prefix = prefix << bits | static_cast<std::uint32_t>(digit.index);
-    wanted = digit.wanted;
-    left = digit.size;
+    search = search.narrowed(find_bucket(counts, search.wanted, scratch));
   }
-  if (shift == 0) return {prefix, wanted};
+  if (search.is_one_key()) return {search.low, search.wanted, search.size};
   if (threadIdx.x == 0) num_few = 0;
   __syncthreads();
   for (int i = thread_index(); i < num; i += kThreads) {
     const std::uint32_t own = key(i);
-    if (shift == 32 || own >> shift == prefix) few[atomicAdd(&num_few, 1)] = own;
+    if (search.side(own) == 0) few[atomicAdd(&num_few, 1)] = own;
   }
   __syncthreads();
-  return cut_few(few, left, wanted);
+  return cut_few(few, search.size, search.wanted);
 }
 
 }  // namespace locks::cuda::select_kernels

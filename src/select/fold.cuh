@@ -26,9 +26,10 @@ __device__ inline float largest_of_half_warp(float value) {
 
 __device__ inline float from_lane_0(float value) { return __shfl_sync(kWarp, value, 0, kLanes); }
 
-/// The logarithm of a head's whole mass, in every lane of the half-warp that asks. A lane keeps its first blocks: those of
+/// A head's whole mass, in every lane of the half-warp that asks. A lane keeps its first blocks: those of
 /// contexts up to half a million tokens, which it asks for all at once.
-__device__ inline float half_warp_log_norm(const select::BlockMass* blocks, int num_blocks, float always_log_mass) {
+__device__ inline select::WholeMass half_warp_whole_mass(const select::BlockMass* blocks, int num_blocks,
+                                                         float always_log_mass) {
   constexpr int kKept = 8;
   const int lane = static_cast<int>(threadIdx.x % kLanes);
   float2 kept[kKept];
@@ -53,8 +54,7 @@ __device__ inline float half_warp_log_norm(const select::BlockMass* blocks, int 
   for (int block = lane + kKept * kLanes; block < num_blocks; block += kLanes) {
     sum += select::from_origin(blocks[block], origin);
   }
-  const float whole = select::share_exp(always_log_mass - origin) + from_lane_0(fold_half_warp(sum));
-  return whole > 0.0F ? origin + select::share_log(whole) : kInfinity;
+  return select::whole_mass(always_log_mass, origin, from_lane_0(fold_half_warp(sum)));
 }
 
 /// The logarithm of the mass of what is always attended; a NaN is no mass.

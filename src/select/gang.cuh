@@ -57,6 +57,20 @@ class Gang {
   [[nodiscard]] __device__ int first_block() const { return rank * num_blocks() >> log2_size; }  // the own ones
   [[nodiscard]] __device__ int last_block() const { return (rank + 1) * num_blocks() >> log2_size; }
 
+  /// Where another thread block has what this one has at `own`, in dynamic shared memory.
+  template <class T>
+  [[nodiscard]] __device__ T* at(T* own, int other) const {
+#if __CUDA_ARCH__ >= 900
+    std::uint64_t address;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(address) : "l"(own), "r"(other));
+    return reinterpret_cast<T*>(address);
+#elif defined(LOCKS_EMULATED)
+    return emulator::at(own, other);
+#else
+    return own;
+#endif
+  }
+
   /// What any thread of the gang wrote before is there for all of them afterwards.
   __device__ void sync() const {
 #if __CUDA_ARCH__ >= 900
@@ -69,10 +83,5 @@ class Gang {
 #endif
   }
 };
-
-[[nodiscard]] __device__ inline int bucket_of(float share) {
-  const auto leading = static_cast<int>(__float_as_uint(share) >> kBucketShift);
-  return min(max(leading - ((127 + kLowest) << (23 - kBucketShift)), 0), kBuckets - 1);
-}
 
 }  // namespace locks::cuda::select_kernels

@@ -2,64 +2,195 @@
 #pragma once
 
 #include "cuda/chain.cuh"
-#include "select/largest.cuh"
-#include "select/parts.cuh"
-#include "select/rest.cuh"
+#include "select/memory.cuh"
 #include "select/shares.cuh"
 
 namespace locks::cuda::select_kernels {
 namespace {  // the emulated kernels of a test are others than the library's
 
-/// Step 1. With whole pages, the selection.
-__global__ void __launch_bounds__(kThreads, 1) choose_pages(const __grid_constant__ Lists lists) {
-  auto* const shared = dynamic_shared<float>();
+/// The candidates; with whole pages, the selection.
+__device__ inline void write_candidates(const Lists& lists, const Gang& gang, const Marks& marks, int* scratch) {
+  const SelectArgs& args = lists.args;
+  const bool whole = args.config.part_tokens == kPageTokens;
+  auto* const before = reinterpret_cast<std::int32_t*>(marks.equal);  // nobody looks at it any more
+  const int total = write_taken(marks.taken, before, (gang.num_pages + 31) / 32, scratch, [&](int position, int page) {
+    args.candidates(gang.request, gang.list, position) = gang.sink_pages + page;
+    if (whole) args.selected(gang.request, gang.list, position) = {gang.sink_pages + page, kWholePage};
+  });
+  if (threadIdx.x != 0) return;
+  args.num_candidates(gang.request, gang.list) = total;
+  if (!whole) return;
+  args.num_selected(gang.request, gang.list) = total;
+  if (args.num_attended.data != nullptr) args.num_attended(gang.request, gang.list) = args.always_entries + total;
+}
+
+/// The pages of the completion, for choose_tokens.
+__device__ inline void keep_completed(const Lists& lists, const Gang& gang, const Marks& marks) {
+  const int words = lists.buffers.max_pages / 32;
+  std::uint32_t* const completed = lists.buffers.completed + lists.list_at(gang.request, gang.list) * words;
+  for (int i = thread_index(); i < (gang.num_pages + 31) / 32; i += kThreads) completed[i] = marks.taken[i];
+}
+
+/// Step 1, and the pages of the completion.
+__global__ void __launch_bounds__(kThreads, 1) choose_pages(const __grid_constant__ Lists lists,
+                                                            const __grid_constant__ PagesMemory memory) {
+  auto* const shared = dynamic_shared<std::byte>();
   __shared__ int scratch[kWarps];
   const Gang gang(lists);
   let_next_start();
   prepare(lists, gang);
+  auto* const norms = reinterpret_cast<float*>(shared + memory.norms);
+  const Counts counts{reinterpret_cast<std::int32_t*>(shared + memory.counts),
+                      reinterpret_cast<Search*>(shared + memory.found)};
+  auto* const num_members = reinterpret_cast<int*>(shared + memory.num_members);
+  for (int i = thread_index(); i < kBuckets; i += kThreads) counts.buckets[i] = 0;
+  if (threadIdx.x == 0) *num_members = 0;
   wait_for_previous();
   if (gang.num_blocks() == 0) return;
-  weigh_blocks(lists, gang);
+
+  const int first_block = gang.first_block();
+  const int last_block = gang.last_block();
+  Round round{first_block, last_block, reinterpret_cast<float*>(shared + memory.masses),
+              reinterpret_cast<float*>(shared + memory.factors)};
+  const auto next_round = [&](int first) {
+    round.first = first;
+    round.last = min(first + memory.round_blocks, last_block);
+  };
+  for (int first = first_block; first < last_block; first += memory.round_blocks) {
+    next_round(first);
+    weigh_blocks(lists, gang, round);
+  }
   gang.sync();
-  find_norms(lists, gang, shared);
-  share_pages(lists, gang, shared, shared + lists.heads);
+  find_norms(lists, gang, norms);
+  const int first_page = first_block * kBlockPages;
+  const int pages = min(last_block * kBlockPages, gang.num_pages) - first_page;
+  float* const share = memory.keeps_shares ? reinterpret_cast<float*>(shared + memory.shares)
+                                           : lists.buffers.share +
+                                                 lists.list_at(gang.request, gang.list) * lists.buffers.max_pages + first_page;
+  for (int first = first_block; first < last_block; first += memory.round_blocks) {
+    if (last_block - first_block > memory.round_blocks) {
+      __syncthreads();
+      next_round(first);
+      weigh_blocks(lists, gang, round);  // again: there was no place to keep them
+      __syncthreads();
+    }
+    share_pages(lists, gang, round, norms, share + (first - first_block) * kBlockPages, counts.buckets);
+  }
+  gather_counts(gang, counts.buckets);
   gang.sync();
-  take_largest<Take::kCandidates>(lists, gang, scratch, shared);
+
+  if (gang.rank == 0) {
+    const SelectArgs& args = lists.args;
+    const AlwaysAttended always = lists.always(gang.request);
+    const int candidates = min(select::candidate_pages(args.config, always), static_cast<int>(args.candidates.shape[2]));
+    const int completed = min(select::completed_pages(args.config, always), static_cast<int>(args.completed.shape[2]));
+#pragma unroll 1
+    for (int of = kCandidates; of <= kCompletion; ++of) {
+      const int count = of == kCandidates ? candidates : completed;
+      const Bucket bucket = find_bucket(counts.buckets, count, scratch);
+      tell(gang, counts.found + of, count > 0 ? search_of(bucket) : Search{});
+    }
+  }
+  gang.sync();
+#pragma unroll 1
+  for (int of = kCandidates; of <= kCompletion; ++of) narrow(gang, share, pages, counts, of, scratch);
+  // The last block decides about the completion, if there is one besides the first.
+  const int other = gang.size() - 1;
+  const Marks marks(shared + memory.marks, lists.buffers.max_pages, num_members);
+#pragma unroll 1
+  for (int of = kCandidates; of <= kCompletion; ++of) {
+    mark(counts.found[of], share, first_page, pages, of == kCompletion, marks.of(gang, of == kCandidates ? 0 : other));
+    if (of == kCandidates && other > 0) continue;
+    gang.sync();
+    const int own = other == 0 ? of : (gang.rank == 0 ? kCandidates : kCompletion);
+    if (gang.rank != 0 && gang.rank != other) return;
+    take_members(counts.found[own], marks, (gang.num_pages + 31) / 32, scratch, counts.buckets);
+    if (own == kCandidates) {
+      write_candidates(lists, gang, marks, scratch);
+    } else {
+      keep_completed(lists, gang, marks);
+    }
+    if (other > 0) return;
+    __syncthreads();
+    if (threadIdx.x == 0) *num_members = 0;
+    __syncthreads();
+  }
+}
+
+/// The pages of the completion, less what is selected.
+__device__ inline void write_completion(const Lists& lists, const Gang& gang, const PartChoice& choice,
+                                        std::uint32_t* taken, std::int32_t* before, int* scratch) {
+  const SelectArgs& args = lists.args;
+  const int num_words = (gang.num_pages + 31) / 32;
+  const Candidates& candidates = choice.candidates;
+  const auto page_of = [&](int i) { return candidates.page[i] - gang.sink_pages; };
+  for (int i = thread_index(); i < choice.count; i += kThreads) {
+    if (candidates.mask[i] == kWholePage) atomicAnd(&taken[page_of(i) / 32], ~(1U << page_of(i) % 32));
+  }
+  __syncthreads();
+  const int total = write_taken(taken, before, num_words, scratch, [&](int position, int page) {
+    args.completed(gang.request, gang.list, position) = {gang.sink_pages + page, kWholePage};
+  });
+  if (threadIdx.x == 0) args.num_completed(gang.request, gang.list) = total;
+  __syncthreads();
+  for (int i = thread_index(); i < choice.count; i += kThreads) {
+    const std::uint32_t word = taken[page_of(i) / 32];
+    if (candidates.mask[i] == 0 || (word >> page_of(i) % 32 & 1) == 0) continue;
+    const int position = before[page_of(i) / 32] + __popc(word & ((1U << page_of(i) % 32) - 1U));
+    args.completed(gang.request, gang.list, position).mask = static_cast<std::uint16_t>(~candidates.mask[i]);
+  }
 }
 
 /// Steps 2 to 4. `wants_rest`: more than the selection.
 __global__ void __launch_bounds__(kThreads, 1)
-    choose_tokens(const __grid_constant__ Lists lists, bool wants_rest, bool in_shared) {
-  auto* const shared_words = dynamic_shared<std::uint32_t>();
+    choose_tokens(const __grid_constant__ Lists lists, const __grid_constant__ TokensMemory memory, bool wants_rest) {
+  auto* const shared = dynamic_shared<std::byte>();
   __shared__ int scratch[kWarps];
   const Gang gang(lists);
   let_next_start();
   wait_for_previous();
   if (gang.num_blocks() == 0) return;
   const int parts = kPageTokens / lists.args.config.part_tokens;
-  const std::int64_t at = lists.list_at(gang.request, gang.list);
+  const int heads = lists.heads;
   const int capacity = lists.buffers.capacity;
-  const Candidates candidates(
-      in_shared ? shared_words : lists.buffers.candidate_words + at * Candidates::words(capacity, parts, lists.heads),
-      capacity, parts);
+  const std::int64_t at = lists.list_at(gang.request, gang.list);
+  auto* const words = memory.keeps_candidates
+                          ? reinterpret_cast<std::uint32_t*>(shared + memory.candidates)
+                          : lists.buffers.candidate_words + at * candidate_words(capacity, parts, heads);
+  const Candidates candidates(words, capacity, parts, heads);
   const PartChoice choice{lists, gang, candidates, lists.args.num_candidates(gang.request, gang.list), parts};
-  clear_buckets(gang, lists.buffers.fine_buckets + at * kBuckets);
-  choice.read();
-  if (parts > 1 && choice.count > 0) {
-    choice.weigh();
-    choice.choose(scratch);
-    if (gang.rank == 0) choice.write(scratch);
+  auto* const taken = reinterpret_cast<std::uint32_t*>(shared + memory.taken);
+  auto* const counts = reinterpret_cast<std::int32_t*>(shared + memory.counts);
+  // Another block writes the completion, if there is one.
+  const int other = gang.size() - 1;
+  const bool completes = wants_rest && lists.args.completed.shape[2] > 0;
+  const int num_words = (gang.num_pages + 31) / 32;
+  if (completes && gang.rank == other) {
+    const std::uint32_t* const completed = lists.buffers.completed + at * (lists.buffers.max_pages / 32);
+    for (int i = thread_index(); i < num_words; i += kThreads) taken[i] = completed[i];
   }
-  if (!wants_rest) return;
-  if (parts > 1) {
-    choice.weigh_rest();
-    gang.sync();  // nobody looks for marked pages any more: they lose their mark
-  }
-  remove_selected(lists, gang, choice);
+  gang.sync();  // every block runs: its memory can be written
+  choice.weigh(other > 0 ? Candidates(gang.at(words, 0), capacity, parts, heads) : candidates);
   gang.sync();
-  if (gang.rank == gang.size() - 1) sum_skipped(lists, gang);
-  if (lists.args.config.completion_fraction > 0.0F) {
-    take_largest<Take::kCompletion>(lists, gang, scratch, shared_words);
+  if (gang.rank == 0) {
+    choice.combine();
+    if (parts > 1) choice.choose(scratch, counts);
+  }
+  if (gang.rank == 0 && other > 0 && completes) {
+    const Candidates there(gang.at(words, other), capacity, parts, heads);
+    for (int i = thread_index(); i < choice.count; i += kThreads) {
+      there.page[i] = candidates.page[i];
+      there.mask[i] = candidates.mask[i];
+    }
+  }
+  gang.sync();
+  if (gang.rank == 0) {
+    const int num_selected = parts > 1 ? choice.write(scratch) : choice.count;
+    if (wants_rest) choice.sum_skipped(num_selected);
+    __syncthreads();
+  }
+  if (completes && gang.rank == other) {
+    write_completion(lists, gang, choice, taken, reinterpret_cast<std::int32_t*>(shared + memory.before), scratch);
   }
 }
 

@@ -6,16 +6,17 @@
 #include <span>
 
 #include "locks/target.h"
+#include "select/share.h"
 
 namespace locks::select {
 
-/// shares[i] = exp(log_mass[i] - logarithm of the whole mass), +infinity where log_mass is. Returns the logarithm of the
-/// whole mass, +infinity if there is none. `shares` may be `log_mass`.
+/// shares[i] = exp(log_mass[i] - logarithm of the whole mass), +infinity where log_mass is. `shares` may be `log_mass`.
 struct HeadMass {
   const float* log_mass;
   float always_log_mass;
   int pages;
   float* shares;
+  std::int32_t* origins;  // scratch for the bits of the blocks' origins
 };
 
 /// The parts of some pages: `logits` [pages, heads, 16], strides as given, and the logarithms of the heads' whole mass.
@@ -31,15 +32,13 @@ struct PartLogits {
 
 /// One target's variants.
 struct Kernels {
-  float (*head_shares)(const HeadMass& head) noexcept;
+  WholeMass (*head_shares)(const HeadMass& head) noexcept;
   /// into[i] combined with from[i].
   void (*combine)(const float* from, int pages, bool by_maximum, float* into) noexcept;
   /// The shares of the parts: of_heads [pages, heads, 16 / part_tokens], and combined [pages, 16 / part_tokens], their sums
   /// over the heads, or with by_maximum the largest. Inside a part, sums of two tokens are summed, then sums of four and
   /// so on.
   void (*part_shares)(const PartLogits& parts, float* combined, float* of_heads) noexcept;
-  /// Sets what is infinite to 0. Returns the sum.
-  float (*clear_marked)(float* shares, int pages) noexcept;
 };
 
 [[nodiscard]] const Kernels& kernels(Target target) noexcept;

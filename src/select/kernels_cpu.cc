@@ -4,6 +4,7 @@
 #include "hwy/highway.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "cpu/dispatch.h"
 #include "select/kernels.h"
@@ -66,50 +67,63 @@ float peak_of(const float* log_mass, int pages) noexcept {
   return select::fold_largest(lanes);
 }
 
-select::BlockMass block_mass(const float* log_mass, int pages) noexcept {
+/// The masses of a block's pages, counted from the largest: each to `shares`, and their sum.
+select::BlockMass weigh_block(const float* log_mass, int pages, float* shares) noexcept {
   const D d;
   const float peak = peak_of(log_mass, pages);
   const float origin = peak > -kInfinity ? peak : 0.0F;
+  const V infinity = hn::Set(d, kInfinity);
   V sums[kVectors];
   for (V& lanes : sums) lanes = hn::Zero(d);
   const int whole_rows = pages / kLanes * kLanes;
   for (int first = 0; first < whole_rows; first += kLanes) {
     for (int i = 0; i < kVectors; ++i) {
-      const V own = mass_or_none(d, hn::LoadU(d, log_mass + first + i * kStep));
-      sums[i] = hn::Add(sums[i], share_exp(d, hn::Sub(own, hn::Set(d, origin))));
+      const V own = hn::LoadU(d, log_mass + first + i * kStep);
+      const V mass = share_exp(d, hn::Sub(own, hn::Set(d, origin)));
+      const auto marked = hn::Eq(own, infinity);
+      sums[i] = hn::Add(sums[i], hn::IfThenZeroElse(marked, mass));
+      hn::StoreU(hn::IfThenElse(marked, infinity, mass), d, shares + first + i * kStep);
     }
   }
   alignas(64) Lanes lanes;
   for (int i = 0; i < kVectors; ++i) hn::Store(sums[i], d, &lanes[i * kStep]);
   for (int i = whole_rows; i < pages; ++i) {
-    lanes[i - whole_rows] += select::share_exp(select::mass_or_none(log_mass[i]) - origin);
+    const float own = select::from_block(log_mass[i], origin);
+    shares[i] = own;
+    lanes[i - whole_rows] += own < kInfinity ? own : 0.0F;
   }
   return {origin, select::fold_sum(lanes)};
 }
 
-float head_shares(const HeadMass& head) noexcept {
+/// From masses counted from a block's origin to shares.
+void scale_block(float* shares, int pages, float factor) noexcept {
   const D d;
+  const V infinity = hn::Set(d, kInfinity);
+  int i = 0;
+  for (; i + kStep <= pages; i += kStep) {
+    const V own = hn::LoadU(d, shares + i);
+    hn::StoreU(hn::IfThenElse(hn::Eq(own, infinity), infinity, hn::Mul(own, hn::Set(d, factor))), d, shares + i);
+  }
+  for (; i < pages; ++i) shares[i] = select::page_share(shares[i], factor);
+}
+
+select::WholeMass head_shares(const HeadMass& head) noexcept {
   const float always = head.always_log_mass >= -kInfinity ? head.always_log_mass : -kInfinity;  // NaN: no mass
   const float peak = std::max(always, peak_of(head.log_mass, head.pages));
   const float origin = peak > -kInfinity ? peak : 0.0F;
-  Lanes blocks{};
-  for (int first = 0; first < head.pages; first += kBlockPages) {
-    const select::BlockMass block = block_mass(head.log_mass + first, std::min(kBlockPages, head.pages - first));
-    blocks[first / kBlockPages % kLanes] += select::from_origin(block, origin);
+  Lanes lanes{};
+  for (int first = 0, block = 0; first < head.pages; first += kBlockPages, ++block) {
+    const select::BlockMass own =
+        weigh_block(head.log_mass + first, std::min(kBlockPages, head.pages - first), head.shares + first);
+    head.origins[block] = std::bit_cast<std::int32_t>(own.origin);
+    lanes[block % kLanes] += select::from_origin(own, origin);
   }
-  const float norm = select::log_norm(always, origin, blocks);
-  const V infinity = hn::Set(d, kInfinity);
-  int i = 0;
-  for (; i + kStep <= head.pages; i += kStep) {
-    const V log_mass = hn::LoadU(d, head.log_mass + i);
-    const V share = share_exp(d, hn::Sub(mass_or_none(d, log_mass), hn::Set(d, norm)));
-    hn::StoreU(hn::IfThenElse(hn::Eq(log_mass, infinity), infinity, share), d, head.shares + i);
+  const select::WholeMass whole = select::whole_mass(always, origin, select::fold_sum(lanes));
+  for (int first = 0, block = 0; first < head.pages; first += kBlockPages, ++block) {
+    const float factor = select::share_exp(std::bit_cast<float>(head.origins[block]) - whole.log_norm);
+    scale_block(head.shares + first, std::min(kBlockPages, head.pages - first), factor);
   }
-  for (; i < head.pages; ++i) {
-    const float log_mass = head.log_mass[i];
-    head.shares[i] = log_mass == kInfinity ? kInfinity : select::share_exp(select::mass_or_none(log_mass) - norm);
-  }
-  return norm;
+  return whole;
 }
 
 void combine(const float* from, int pages, bool by_maximum, float* into) noexcept {
@@ -181,40 +195,10 @@ void part_shares(const PartLogits& parts, float* combined, float* of_heads) noex
   }
 }
 
-float clear_block(float* shares, int pages) noexcept {
-  const D d;
-  V sums[kVectors];
-  for (V& lanes : sums) lanes = hn::Zero(d);
-  const int whole = pages / kLanes * kLanes;
-  for (int first = 0; first < whole; first += kLanes) {
-    for (int i = 0; i < kVectors; ++i) {
-      const V share = hn::LoadU(d, shares + first + i * kStep);
-      const V kept = hn::IfThenElseZero(hn::Lt(share, hn::Set(d, kInfinity)), share);
-      sums[i] = hn::Add(sums[i], kept);
-      hn::StoreU(kept, d, shares + first + i * kStep);
-    }
-  }
-  alignas(64) Lanes lanes;
-  for (int i = 0; i < kVectors; ++i) hn::Store(sums[i], d, &lanes[i * kStep]);
-  for (int i = whole; i < pages; ++i) {
-    shares[i] = shares[i] < kInfinity ? shares[i] : 0.0F;
-    lanes[i - whole] += shares[i];
-  }
-  return select::fold_sum(lanes);
-}
-
-float clear_marked(float* shares, int pages) noexcept {
-  Lanes blocks{};
-  for (int first = 0; first < pages; first += kBlockPages) {
-    blocks[first / kBlockPages % kLanes] += clear_block(shares + first, std::min(kBlockPages, pages - first));
-  }
-  return select::fold_sum(blocks);
-}
-
 }  // namespace
 
 const select::Kernels& select_kernels() noexcept {
-  static constexpr select::Kernels kernels{head_shares, combine, part_shares, clear_marked};
+  static constexpr select::Kernels kernels{head_shares, combine, part_shares};
   return kernels;
 }
 

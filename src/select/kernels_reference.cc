@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "select/kernels.h"
 #include "select/share.h"
@@ -6,33 +7,39 @@
 namespace locks::select {
 namespace {
 
-BlockMass block_mass(const float* log_mass, int pages) noexcept {
+/// The masses of a block's pages, counted from the largest: each to `shares`, and their sum.
+BlockMass weigh_block(const float* log_mass, int pages, float* shares) noexcept {
   float peak = -kInfinity;
   for (int i = 0; i < pages; ++i) peak = std::max(peak, mass_or_none(log_mass[i]));
   const float origin = peak > -kInfinity ? peak : 0.0F;
   Lanes lanes{};
-  for (int i = 0; i < pages; ++i) lanes[i % kLanes] += share_exp(mass_or_none(log_mass[i]) - origin);
+  for (int i = 0; i < pages; ++i) {
+    const float own = from_block(log_mass[i], origin);
+    shares[i] = own;
+    lanes[i % kLanes] += own < kInfinity ? own : 0.0F;
+  }
   return {origin, fold_sum(lanes)};
 }
 
-float head_shares(const HeadMass& head) noexcept {
+WholeMass head_shares(const HeadMass& head) noexcept {
   const float always = head.always_log_mass >= -kInfinity ? head.always_log_mass : -kInfinity;  // NaN: no mass
   float peak = always;
   for (int i = 0; i < head.pages; ++i) peak = std::max(peak, mass_or_none(head.log_mass[i]));
   const float origin = peak > -kInfinity ? peak : 0.0F;
   Lanes lanes{};
-  for (int first = 0; first < head.pages; first += kBlockPages) {
-    const BlockMass block = block_mass(head.log_mass + first, std::min(kBlockPages, head.pages - first));
-    lanes[first / kBlockPages % kLanes] += from_origin(block, origin);
+  for (int first = 0, block = 0; first < head.pages; first += kBlockPages, ++block) {
+    const BlockMass own =
+        weigh_block(head.log_mass + first, std::min(kBlockPages, head.pages - first), head.shares + first);
+    head.origins[block] = std::bit_cast<std::int32_t>(own.origin);
+    lanes[block % kLanes] += from_origin(own, origin);
   }
-  const float norm = log_norm(always, origin, lanes);
+  const WholeMass whole = whole_mass(always, origin, fold_sum(lanes));
   for (int i = 0; i < head.pages; ++i) {
-    const float log_mass = head.log_mass[i];
-    head.shares[i] = log_mass == kInfinity ? kInfinity : share_exp(mass_or_none(log_mass) - norm);
+    const float factor = share_exp(std::bit_cast<float>(head.origins[i / kBlockPages]) - whole.log_norm);
+    head.shares[i] = page_share(head.shares[i], factor);
   }
-  return norm;
+  return whole;
 }
-
 void combine(const float* from, int pages, bool by_maximum, float* into) noexcept {
   for (int i = 0; i < pages; ++i) into[i] = by_maximum ? std::max(into[i], from[i]) : into[i] + from[i];
 }
@@ -55,23 +62,10 @@ void part_shares(const PartLogits& parts, float* combined, float* of_heads) noex
   }
 }
 
-float clear_marked(float* shares, int pages) noexcept {
-  Lanes blocks{};
-  for (int first = 0; first < pages; first += kBlockPages) {
-    Lanes lanes{};
-    for (int i = first; i < std::min(first + kBlockPages, pages); ++i) {
-      shares[i] = shares[i] < kInfinity ? shares[i] : 0.0F;
-      lanes[(i - first) % kLanes] += shares[i];
-    }
-    blocks[first / kBlockPages % kLanes] += fold_sum(lanes);
-  }
-  return fold_sum(blocks);
-}
-
 }  // namespace
 
 const Kernels& reference_kernels() noexcept {
-  static constexpr Kernels kernels{head_shares, combine, part_shares, clear_marked};
+  static constexpr Kernels kernels{head_shares, combine, part_shares};
   return kernels;
 }
 

@@ -1,5 +1,4 @@
-// The best parts of one list's candidates. Every thread block of the gang finds them, since each needs to know what its
-// pages lose; the first one writes them.
+// The best parts of one list's candidates, and what they leave. The gang weighs them, its first block chooses.
 #pragma once
 
 #include "select/cut.cuh"
@@ -26,81 +25,87 @@ __device__ inline void weigh_page(float (&mass)[kPageTokens], int part_tokens, f
   }
 }
 
-/// What is kept of each candidate, in shared memory or, if there are too many, in the workspace. With whole pages there are
-/// no shares of parts.
+/// What is kept of each candidate (candidate_words), in shared memory or, if there are too many, in the workspace.
 struct Candidates {
-  std::int32_t* page = nullptr;   // [candidates], of the request
-  std::uint32_t* mask = nullptr;  // [candidates]: selected tokens
-  float* part_shares = nullptr;   // [candidates, parts]; +infinity: marked always-attend
-  float* of_heads = nullptr;      // [candidates, heads, parts]; then, in the first of the parts, what is left unselected
+  std::int32_t* page;   // [candidates], of the request
+  std::uint32_t* mask;  // [candidates]: selected tokens
+  float* part_shares;   // [candidates, parts]; +infinity: marked always-attend
+  float* shares;        // [candidates, heads]: of the whole pages
+  float* of_heads;      // [candidates, heads, parts], none with whole pages; then, in the first of the parts, what is left unselected
 
-  [[nodiscard]] static constexpr std::int64_t words(int capacity, int parts, int heads) noexcept {
-    return std::int64_t{capacity} * (parts > 1 ? 2 + parts * (1 + heads) : 2);
-  }
-  __device__ Candidates(std::uint32_t* memory, int capacity, int parts)
+  __device__ Candidates(std::uint32_t* memory, int capacity, int parts, int heads)
       : page(reinterpret_cast<std::int32_t*>(memory)),
         mask(memory + capacity),
         part_shares(reinterpret_cast<float*>(memory + 2 * capacity)),
-        of_heads(part_shares + std::int64_t{capacity} * parts) {}
+        shares(part_shares + std::int64_t{capacity} * parts),
+        of_heads(shares + std::int64_t{capacity} * heads) {}
 };
 
 /// The choice of one list's parts.
 struct PartChoice {
   const Lists& lists;
   const Gang& gang;
-  const Candidates& candidates;
+  const Candidates& candidates;  // of this block
   int count;
   int num_parts;  // of a page
 
-  static constexpr std::uint32_t kMarked = 1U << 31;  // for now: always-attend
-
-  /// All candidates, whole.
-  __device__ void read() const {
-    const float* const share = lists.buffers.share + lists.list_at(gang.request, gang.list) * lists.buffers.max_pages;
-    for (int i = thread_index(); i < count; i += kThreads) {
-      const int page = lists.args.candidates(gang.request, gang.list, i);
-      candidates.page[i] = page;
-      candidates.mask[i] = num_parts > 1 && share[page - gang.sink_pages] == kInfinity ? kMarked : kWholePage;
-    }
-    __syncthreads();
+  [[nodiscard]] __device__ bool is_marked(int candidate) const {
+    return candidates.part_shares[candidate * num_parts] == kInfinity;
   }
 
-  /// The shares of all parts, of each head and combined.
-  __device__ void weigh() const {
+  /// Tells the first block the shares of this block's candidates, for each head: of the pages, and of all parts.
+  __device__ void weigh(const Candidates& there) const {
+    const SelectArgs& args = lists.args;
     const int heads = lists.heads;
-    for (int i = thread_index(); i < count * heads; i += kThreads) {
+    for (int i = gang.rank * kThreads + thread_index(); i < count * heads; i += gang.size() * kThreads) {
       const int candidate = i / heads;
-      const int head = i - candidate * heads;
-      const auto* const rows =
-          reinterpret_cast<const float4*>(lists.args.logits.at(gang.request, gang.list, candidate, head));
+      const int head = gang.list * heads + i - candidate * heads;
       float logits[kPageTokens];
+      if (num_parts > 1) {
+        const auto* const rows =
+            reinterpret_cast<const float4*>(args.logits.at(gang.request, gang.list, candidate, i - candidate * heads));
 #pragma unroll
-      for (int row = 0; row < kPageTokens / 4; ++row) reinterpret_cast<float4*>(logits)[row] = rows[row];
-      weigh_page(logits, lists.args.config.part_tokens,
-                 lists.buffers.log_norm[lists.head_at(gang.request, gang.list * heads + head)],
-                 candidates.of_heads + i * num_parts);
+        for (int row = 0; row < kPageTokens / 4; ++row) reinterpret_cast<float4*>(logits)[row] = rows[row];
+      }
+      const int page = args.candidates(gang.request, gang.list, candidate);
+      const std::int64_t at = lists.head_at(gang.request, head);
+      const float log_norm = lists.buffers.whole_masses[at].log_norm;
+      const float origin =
+          lists.buffers.masses[at * lists.buffers.max_blocks + (page - gang.sink_pages) / kBlockPages].origin;
+      const float from_block = select::from_block(*args.log_mass.at(gang.request, head, page), origin);
+      there.shares[i] = select::page_share(from_block, select::share_exp(origin - log_norm));
+      if (i == candidate * heads) there.page[candidate] = page;
+      if (num_parts > 1) weigh_page(logits, args.config.part_tokens, log_norm, there.of_heads + i * num_parts);
     }
-    __syncthreads();
+  }
+
+  /// The shares of all parts, combined; whole pages are all selected.
+  __device__ void combine() const {
+    const int heads = lists.heads;
     for (int i = thread_index(); i < count * num_parts; i += kThreads) {
       const int candidate = i / num_parts;
       const float* const own = candidates.of_heads + candidate * heads * num_parts + i % num_parts;
       float combined = 0.0F;
-#pragma unroll 8
+      bool marked = false;
+#pragma unroll 4
       for (int head = 0; head < heads; ++head) {
-        const float other = own[head * num_parts];
+        marked = marked || candidates.shares[candidate * heads + head] == kInfinity;
+        const float other = num_parts > 1 ? own[head * num_parts] : 0.0F;
         combined = lists.args.config.combine == GroupCombine::kMax ? fmaxf(combined, other) : combined + other;
       }
-      candidates.part_shares[i] = candidates.mask[candidate] == kMarked ? kInfinity : combined;
+      candidates.part_shares[i] = marked ? kInfinity : combined;
+      if (num_parts == 1) candidates.mask[candidate] = kWholePage;
     }
     __syncthreads();
   }
 
   /// The masks of the best parts. Each thread has some candidates in a row.
-  __device__ void choose(int* scratch) const {
+  __device__ void choose(int* scratch, std::int32_t* counts) const {
     const int tokens = lists.args.config.part_tokens;
     const int all = count * num_parts;
     const int wanted = min(select::remaining_tokens(lists.args.config, lists.always(gang.request)) / tokens, all);
-    const Cut cut = find_cut(all, wanted, 0, scratch, [&](int i) { return __float_as_uint(candidates.part_shares[i]); });
+    const Cut cut = find_cut({0, kInfinityKey + 1, wanted, all}, all, scratch, counts,
+                             [&](int i) { return __float_as_uint(candidates.part_shares[i]); });
     const int per_thread = (count + kThreads - 1) / kThreads;
     const int first = min(count, thread_index() * per_thread);
     const int last = min(count, first + per_thread);
@@ -109,7 +114,7 @@ struct PartChoice {
       ties += __float_as_uint(candidates.part_shares[i]) == cut.key ? 1 : 0;
     }
     int total = 0;
-    int ties_left = cut.equal - sum_before(ties, scratch, total);
+    int ties_left = cut.wanted - sum_before(ties, scratch, total);
     for (int candidate = first; candidate < last; ++candidate) {
       std::uint32_t mask = 0;
       for (int part = 0; part < num_parts; ++part) {
@@ -122,8 +127,8 @@ struct PartChoice {
     __syncthreads();
   }
 
-  /// Writes the list.
-  __device__ void write(int* scratch) const {
+  /// Writes the list. Returns its length.
+  __device__ int write(int* scratch) const {
     const SelectArgs& args = lists.args;
     int before = 0;
     for (int base = 0; base < count; base += kThreads) {
@@ -135,29 +140,51 @@ struct PartChoice {
       if (mask == 0) continue;
       args.selected(gang.request, gang.list, position) = {candidates.page[candidate], static_cast<std::uint16_t>(mask)};
     }
-    if (threadIdx.x != 0) return;
+    if (threadIdx.x != 0) return before;
     args.num_selected(gang.request, gang.list) = before;
     if (args.num_attended.data != nullptr) args.num_attended(gang.request, gang.list) = args.always_entries + before;
+    return before;
   }
 
-  /// What candidates leave unselected of the heads' masses; nothing of a marked page.
-  __device__ void weigh_rest() const {
-    for (int i = thread_index(); i < count * lists.heads; i += kThreads) {
-      const int candidate = i / lists.heads;
+  /// The skipped mass of each head, and the coverage: of the selected pages what is not selected, of the others all, which
+  /// is what the selected ones leave. Marked pages have no mass.
+  __device__ void sum_skipped(int num_selected) const {
+    const int heads = lists.heads;
+    for (int i = thread_index(); i < count * heads; i += kThreads) {
+      const int candidate = i / heads;
       const std::uint32_t mask = candidates.mask[candidate];
-      const bool none_left = mask == kWholePage || candidates.part_shares[candidate * num_parts] == kInfinity;
-      float* const parts = candidates.of_heads + i * num_parts;
+      const bool has_rest = mask != 0 && mask != kWholePage && !is_marked(candidate);
       float left = 0.0F;
-      for (int part = 0; !none_left && part < num_parts; ++part) {
+      for (int part = 0; has_rest && part < num_parts; ++part) {
         const bool taken = (mask >> (part * lists.args.config.part_tokens) & 1) != 0;
-        left += taken ? 0.0F : parts[part];
+        left += taken ? 0.0F : candidates.of_heads[i * num_parts + part];
       }
-      parts[0] = left;
+      if (num_parts > 1) candidates.of_heads[i * num_parts] = left;
+      if (mask == 0 || is_marked(candidate)) candidates.shares[i] = 0.0F;
     }
     __syncthreads();
-  }
-  [[nodiscard]] __device__ float rest(int candidate, int in_list) const {
-    return num_parts > 1 ? candidates.of_heads[(candidate * lists.heads + in_list) * num_parts] : 0.0F;
+    const int lane = thread_index() % kLanes;
+    const int half_warp = thread_index() / kLanes;
+    for (int first = 0; first + half_warp / 2 * 2 < heads; first += kHalfWarps) {  // whole warps
+      const int in_list = min(first + half_warp, heads - 1);
+      float of_selected = 0.0F;
+      float rests = 0.0F;
+#pragma unroll 4
+      for (int candidate = lane; candidate < count; candidate += kLanes) {
+        const int i = candidate * heads + in_list;
+        of_selected += candidates.shares[i];
+        if (num_parts > 1) rests += candidates.of_heads[i * num_parts];
+      }
+      of_selected = fold_half_warp(of_selected);
+      rests = fold_half_warp(rests);
+      if (first + half_warp >= heads || lane != 0) continue;
+      const int head = gang.list * heads + in_list;
+      const auto [log_norm, block_share] = lists.buffers.whole_masses[lists.head_at(gang.request, head)];
+      const float others = num_selected < gang.num_pages ? fmaxf(0.0F, block_share - of_selected) : 0.0F;
+      const float skipped = others + rests;
+      lists.args.skipped_log_mass(gang.request, head) = skipped > 0.0F ? log_norm + select::share_log(skipped) : -kInfinity;
+      lists.args.coverage(gang.request, head) = 1.0F - skipped;
+    }
   }
 };
 

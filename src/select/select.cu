@@ -13,16 +13,17 @@ namespace {
 
 constexpr int kPortable = 8;  // thread blocks of a cluster that every device with clusters holds
 
-int gang_size_of(const Lists& lists) {
+/// Thread blocks for each list, of which each could be given `blocks_of_list` to work on.
+template <auto kKernel>
+int gang_size_of(const Lists& lists, std::int64_t blocks_of_list) {
   constexpr int kFirstWithClusters = 9;
-  if (device_attribute(cudaDevAttrComputeCapabilityMajor) < kFirstWithClusters || !waits<choose_pages>()) return 1;
-  return gang_size(std::int64_t{lists.requests()} * lists.args.num_lists,
-                   std::int64_t{lists.buffers.max_blocks} * lists.heads, device_attribute(cudaDevAttrMultiProcessorCount));
+  if (device_attribute(cudaDevAttrComputeCapabilityMajor) < kFirstWithClusters || !waits<kKernel>()) return 1;
+  return gang_size(std::int64_t{lists.requests()} * lists.args.num_lists, blocks_of_list,
+                   device_attribute(cudaDevAttrMultiProcessorCount));
 }
 
-template <auto kKernel, class... Args>
-void launch_gangs(const char* name, const Lists& lists, int size, std::size_t bytes, Start start, Stream stream,
-                  const Args&... args) {
+template <auto kKernel>
+Launch launch_of(const char* name, const Lists& lists, int gang, std::size_t bytes, Start start, Stream stream) {
   const std::size_t most = most_shared_bytes<kKernel>();
   if (bytes > most) {
     throw std::invalid_argument("log_mass: " + std::to_string(lists.heads) + " query heads a list and " +
@@ -32,35 +33,38 @@ void launch_gangs(const char* name, const Lists& lists, int size, std::size_t by
   // More than 48 KB must be asked for; always the same, whatever else is being launched.
   check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)),
         "cudaFuncSetAttribute");
-  const auto gangs = static_cast<unsigned>(lists.args.num_lists);
-  const auto requests = static_cast<unsigned>(lists.requests());
-  Launch launch{name, start, dim3(gangs * static_cast<unsigned>(size), requests), kThreads, bytes, stream, size};
-  if (size > kPortable && clusters_at_once<kKernel>(launch) < static_cast<int>(gangs * requests)) {
-    launch.cluster = kPortable;
-    launch.grid.x = gangs * kPortable;
-  }
-  launch_kernel<kKernel>(launch, lists, args...);
+  const dim3 grid(static_cast<unsigned>(lists.args.num_lists * gang), static_cast<unsigned>(lists.requests()));
+  return {name, start, grid, kThreads, bytes, stream, gang};
 }
 
 }  // namespace
 
 void launch_pages(const Lists& lists, Start start, Stream stream) {
-  const std::size_t bytes =
-      std::max(static_cast<std::size_t>(share_floats(lists.heads)) * sizeof(float), assembly_bytes(lists.buffers.max_pages));
-  launch_gangs<choose_pages>("choose_pages", lists, gang_size_of(lists), bytes, start, stream);
+  constexpr auto kKernel = choose_pages;
+  const int max_blocks = lists.buffers.max_blocks;
+  const auto memory_of = [&](int gang) {
+    return PagesMemory(lists.heads, (max_blocks + gang - 1) / gang, lists.buffers.max_pages, most_shared_bytes<kKernel>());
+  };
+  const auto launch = [&](int gang) {
+    return launch_of<kKernel>("choose_pages", lists, gang, memory_of(gang).bytes, start, stream);
+  };
+  int gang = gang_size_of<kKernel>(lists, std::int64_t{max_blocks} * lists.heads / kGangHeadBlocks);
+  if (gang > kPortable && clusters_at_once<kKernel>(launch(gang)) < lists.requests() * lists.args.num_lists) {
+    gang = kPortable;
+  }
+  launch_kernel<kKernel>(launch(gang), lists, memory_of(gang));
 }
 
 void launch_tokens(const Lists& lists, bool wants_rest, Start start, Stream stream) {
+  constexpr auto kKernel = choose_tokens;
   const int parts = kPageTokens / lists.args.config.part_tokens;
   if (parts == 1 && !wants_rest) return;
-  const auto words = static_cast<std::size_t>(Candidates::words(lists.buffers.capacity, parts, lists.heads));
-  const std::size_t others = assembly_bytes(lists.buffers.max_pages);
-  // The completion is put together where the candidates were.
-  const std::size_t bytes = std::max(words * sizeof(std::uint32_t), others);
-  const bool fits = bytes <= most_shared_bytes<choose_tokens>();
-  // What does not fit lies in the workspace, once for a list.
-  launch_gangs<choose_tokens>("choose_tokens", lists, fits ? gang_size_of(lists) : 1, fits ? bytes : others, start, stream,
-                              wants_rest, fits);
+  const int capacity = lists.buffers.capacity;
+  const TokensMemory memory(lists.heads, parts, capacity, lists.buffers.max_pages, most_shared_bytes<kKernel>());
+  const std::int64_t blocks = std::int64_t{capacity} * lists.heads / kGangHeadPages;
+  const int gang = memory.keeps_candidates ? std::min(kPortable, gang_size_of<kKernel>(lists, blocks)) : 1;
+  launch_kernel<kKernel>(launch_of<kKernel>("choose_tokens", lists, gang, memory.bytes, start, stream), lists, memory,
+                         wants_rest);
 }
 
 }  // namespace locks::cuda::select_kernels

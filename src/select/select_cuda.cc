@@ -27,17 +27,12 @@ std::size_t cut(const Sizes& sizes, std::byte* memory, Buffers& buffers) noexcep
   const std::int64_t heads = sizes.requests * sizes.query_heads;
   Cutter cutter(memory);
   buffers.masses = cutter.take<select::BlockMass>(heads * buffers.max_blocks);
-  buffers.block_shares = cutter.take<float>(heads * buffers.max_blocks);
-  buffers.log_norm = cutter.take<float>(heads);
+  buffers.whole_masses = cutter.take<select::WholeMass>(heads);
   buffers.share = cutter.take<float>(lists * buffers.max_pages);
-  buffers.buckets = cutter.take<std::int32_t>(lists * select_kernels::kBuckets);
-  buffers.fine_buckets = cutter.take<std::int32_t>(lists * select_kernels::kBuckets);
-  buffers.above = cutter.take<std::uint32_t>(lists * buffers.max_pages / 32);
-  buffers.members = cutter.take<select_kernels::Member>(lists * buffers.max_pages);
-  buffers.num_members = cutter.take<std::int32_t>(lists);
-  // Of each list: pages, masks, and shares of parts.
-  const std::int64_t of_parts = sizes.parts > 1 ? sizes.parts * (1 + sizes.query_heads / sizes.lists) : 0;
-  buffers.candidate_words = cutter.take<std::uint32_t>(lists * sizes.capacity * (2 + of_parts));
+  buffers.completed = cutter.take<std::uint32_t>(lists * buffers.max_pages / 32);
+  buffers.candidate_words =
+      cutter.take<std::uint32_t>(lists * select_kernels::candidate_words(sizes.capacity, static_cast<int>(sizes.parts),
+                                                                         static_cast<int>(sizes.query_heads / sizes.lists)));
   return cutter.used();
 }
 

@@ -10,12 +10,14 @@
 namespace locks::cuda::select_kernels {
 
 inline constexpr int kMaxGang = 16;         // a cluster of more than 8 is asked for
-inline constexpr int kGangHeadBlocks = 32;  // that a thread block takes at a time, with half of its half-warps
+// What a thread block takes at a time, counted once for each head:
+inline constexpr int kGangHeadBlocks = 32;  // of pages, with half of its half-warps
+inline constexpr int kGangHeadPages = 128;  // that are candidates
 
-/// Thread blocks of a gang: a power of two, so many as have work and as run at the same time for all `gangs`, a thread block
-/// to a multiprocessor. A list has `head_blocks` blocks of pages, counted once for each of its heads.
-[[nodiscard]] constexpr int gang_size(std::int64_t gangs, std::int64_t head_blocks, int multiprocessors) noexcept {
-  const std::int64_t most = std::min({std::int64_t{kMaxGang}, head_blocks / kGangHeadBlocks, multiprocessors / gangs});
+/// Thread blocks of a gang: a power of two, as many as have work (`blocks`) and as run at the same time for all `gangs`, a
+/// thread block to a multiprocessor.
+[[nodiscard]] constexpr int gang_size(std::int64_t gangs, std::int64_t blocks, int multiprocessors) noexcept {
+  const std::int64_t most = std::min({std::int64_t{kMaxGang}, blocks, multiprocessors / gangs});
   int size = 1;
   while (2 * size <= most) size *= 2;
   return size;

@@ -13,33 +13,23 @@ using select::kBlockPages;
 using select::kInfinity;
 using select::kLanes;
 
-// Shares are counted by their leading bits: 64 exponents from 2^kLowest on, and five bits of the fraction. What is smaller
-// counts as the lowest, what is larger as the highest.
-inline constexpr int kBuckets = 2048;
-inline constexpr int kBucketShift = 18;
-inline constexpr int kLowest = -60;
-/// A page in the bucket of the threshold, and the bits of its share.
-struct Member {
-  std::int32_t page;
-  std::uint32_t key;
-};
-
 /// Cut from the workspace; sizes are maxima.
 struct Buffers {
   int max_blocks = 0;                        // of pages
   int max_pages = 0;                         // max_blocks * kBlockPages
   int capacity = 0;                          // of candidates
   select::BlockMass* masses = nullptr;       // [requests, query_heads, max_blocks]
-  float* block_shares = nullptr;             // [requests, query_heads, max_blocks]: sum of a block's shares that are skipped
-  float* log_norm = nullptr;                 // [requests, query_heads]
+  select::WholeMass* whole_masses = nullptr; // [requests, query_heads]
   float* share = nullptr;                    // [requests, lists, max_pages], from the first selectable page on
-  std::int32_t* buckets = nullptr;           // [requests, lists, kBuckets]: how many shares each holds
-  std::int32_t* fine_buckets = nullptr;      // [requests, lists, kBuckets]: of a bucket with many members
-  std::uint32_t* above = nullptr;            // [requests, lists, max_pages / 32]: pages above the bucket of the threshold
-  Member* members = nullptr;                 // [requests, lists, max_pages], in any order
-  std::int32_t* num_members = nullptr;       // [requests, lists]; 0 between launches
+  std::uint32_t* completed = nullptr;        // [requests, lists, max_pages / 32]: a bit a page, those selected among them
   std::uint32_t* candidate_words = nullptr;  // [requests, lists]: see Candidates
 };
+
+/// What is kept of a list's candidates: pages, masks, and shares of all parts and of the heads. With whole pages a page is its
+/// one part.
+[[nodiscard]] constexpr std::int64_t candidate_words(int capacity, int parts, int heads) noexcept {
+  return std::int64_t{capacity} * (2 + parts + heads + (parts > 1 ? parts * heads : 0));
+}
 
 struct Lists {
   SelectArgs args;

@@ -11,14 +11,14 @@ namespace locks::select {
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // The exponential: x log2(e) = n + rest, |rest| <= 1/2, and a polynomial for 2^rest, within 9.2e-8 of it and exact at 0.
-inline constexpr float kExpLowest = -87.0F;  // 2^-125.5: the result's exponent stays in the normal range
+inline constexpr float kExpLowest = -43.0F;  // 2^-62.04: even the product of two is a normal number
 inline constexpr float kExpHighest = 64.0F;  // what is larger counts as this, so that sums stay finite
 inline constexpr float kExpLog2E = 1.44269504F;
 inline constexpr float kExpRound =
     0x1.8p23F;  // adding it leaves a whole number in the low bits; shifted left by 23, none of its own
 inline constexpr std::array kExpSeries{0.00132647366F, 0.00967151672F, 0.0555073358F, 0.240222424F, 0.693147004F, 1.0F};
 
-/// e^x for x <= 64, 0 below -87 and for NaN; relative error below 3e-7 + 8e-8 |x|, most of it from rounding x log2(e).
+/// e^x for x <= 64, 0 below -43 and for NaN; relative error below 3e-7 + 8e-8 |x|, most of it from rounding x log2(e).
 [[nodiscard]] constexpr float share_exp(float x) noexcept {
   const float bounded = x > kExpLowest ? (x < kExpHighest ? x : kExpHighest) : kExpLowest;
   const float scaled = bounded * kExpLog2E;
@@ -72,10 +72,25 @@ struct BlockMass {
   return block.sum * share_exp(block.origin - origin);
 }
 
-/// The logarithm of a head's whole mass, from that of what is always attended and the lanes of its blocks' sums.
-[[nodiscard]] constexpr float log_norm(float always_log_mass, float origin, const Lanes& blocks) noexcept {
-  const float whole = share_exp(always_log_mass - origin) + fold_sum(blocks);
-  return whole > 0.0F ? origin + share_log(whole) : kInfinity;
+/// A head's whole mass: its logarithm, +infinity if there is none, and the share that the blocks have of it.
+struct WholeMass {
+  float log_norm = kInfinity;
+  float block_share = 0.0F;
+};
+
+/// From what is always attended and the sum over the blocks, both counted from `origin`.
+[[nodiscard]] constexpr WholeMass whole_mass(float always_log_mass, float origin, float blocks) noexcept {
+  const float whole = share_exp(always_log_mass - origin) + blocks;
+  if (!(whole > 0.0F)) return {};
+  return {origin + share_log(whole), blocks / whole};
+}
+
+/// A page's share: e^(its log-mass - its block's origin), `from_block`, times e^(origin - logarithm of the whole mass).
+[[nodiscard]] constexpr float page_share(float from_block, float block_factor) noexcept {
+  return from_block == kInfinity ? kInfinity : from_block * block_factor;
+}
+[[nodiscard]] constexpr float from_block(float log_mass, float origin) noexcept {
+  return log_mass == kInfinity ? kInfinity : share_exp(log_mass - origin);
 }
 
 [[nodiscard]] constexpr float fold_largest(Lanes lanes) noexcept {

@@ -52,9 +52,10 @@ struct MeetingPoint {
 };
 
 struct Cluster {
-  explicit Cluster(int blocks) : size(blocks), meeting(blocks) {}
+  explicit Cluster(int blocks) : size(blocks), meeting(blocks), shared(static_cast<std::size_t>(blocks)) {}
   int size;
   std::barrier<> meeting;
+  std::vector<std::byte*> shared;  // of each block; there from its first meeting on
 };
 
 /// One thread block at work, on the thread that runs it.
@@ -68,7 +69,9 @@ class Block {
         rank_(rank),
         fibers_(static_cast<std::size_t>(threads)),
         warps_(fibers_.size() / kLanes),
-        shared_(shared_bytes / sizeof(std::max_align_t) + 1) {}
+        shared_(shared_bytes / sizeof(std::max_align_t) + 1) {
+    cluster.shared[static_cast<std::size_t>(rank)] = reinterpret_cast<std::byte*>(shared_.data());
+  }
 
   void run(const std::function<void()>& kernel) {
     current = this;
@@ -115,6 +118,12 @@ class Block {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int cluster_size() const { return cluster_.size; }
   [[nodiscard]] void* shared() { return shared_.data(); }
+  template <class T>
+  [[nodiscard]] T* at(T* own, int other) {
+    auto* const bytes = reinterpret_cast<std::byte*>(own);
+    return reinterpret_cast<T*>(cluster_.shared[static_cast<std::size_t>(other)] +
+                                (bytes - cluster_.shared[static_cast<std::size_t>(rank_)]));
+  }
 
  private:
   static constexpr std::size_t kStackBytes = 64 * 1024;
@@ -170,6 +179,11 @@ inline int cluster_rank() { return Block::current->rank(); }
 inline int cluster_size() { return Block::current->cluster_size(); }
 inline void cluster_sync() { Block::current->meet_cluster(); }
 inline void* dynamic_shared() { return Block::current->shared(); }
+/// The same place in another block of the cluster.
+template <class T>
+T* at(T* own, int other) {
+  return Block::current->at(own, other);
+}
 
 /// Launches `kernel` on a grid of x by y blocks in clusters of neighbours in x, cluster after cluster.
 inline void launch(unsigned x, unsigned y, int cluster, int threads, std::size_t shared_bytes,
@@ -227,8 +241,8 @@ T atomicAdd(T* at, T value) {
   return std::atomic_ref(*at).fetch_add(value);
 }
 template <class T>
-T atomicSub(T* at, T value) {
-  return std::atomic_ref(*at).fetch_sub(value);
+T atomicAnd(T* at, T value) {
+  return std::atomic_ref(*at).fetch_and(value);
 }
 template <class T>
 T atomicOr(T* at, T value) {

@@ -140,16 +140,16 @@ TEST(CudaPlanning, EveryQueryHeadForItselfNeedsListsOfItsOwn) {
 TEST(CudaPlanning, GangsHaveWorkAndRunSideBySide) {
   constexpr int kProcessors = 132;
   using cuda::select_kernels::gang_size;
-  static_assert(gang_size(4, 32 * 8, kProcessors) == 8, "128K tokens, 4 lists of 8 heads");
-  static_assert(gang_size(4, 256 * 8, kProcessors) == 16, "1M: no more than a cluster holds");
-  static_assert(gang_size(512, 8 * 4, kProcessors) == 1, "64 requests have lists enough");
+  static_assert(gang_size(4, 8, kProcessors) == 8, "128K tokens, 4 lists of 8 heads");
+  static_assert(gang_size(4, 64, kProcessors) == 16, "1M: no more than a cluster holds");
+  static_assert(gang_size(512, 1, kProcessors) == 1, "64 requests have lists enough");
   for (std::int64_t gangs = 1; gangs < 5000; gangs = 1 + gangs * 5 / 4) {
-    for (std::int64_t head_blocks = 1; head_blocks < 100000; head_blocks = 1 + head_blocks * 3) {
-      const int size = gang_size(gangs, head_blocks, kProcessors);
+    for (std::int64_t blocks = 1; blocks < 3000; blocks = 1 + blocks * 3) {
+      const int size = gang_size(gangs, blocks, kProcessors);
       EXPECT_EQ(size & (size - 1), 0);
       if (size == 1) continue;
       EXPECT_LE(gangs * size, kProcessors);
-      EXPECT_GE(head_blocks, size * cuda::select_kernels::kGangHeadBlocks);
+      EXPECT_GE(blocks, size);
     }
   }
 }

@@ -90,13 +90,14 @@ inline Chosen expected(const Batch& batch, int request, int list) {
   const int first_head = (request * Batch::kLists + list) * kHeads;
   std::vector<float> head_share(static_cast<std::size_t>(kHeads) * batch.pages);
   std::vector<float> log_norm(kHeads);
+  std::vector<float> selectable(kHeads);
   std::vector<float> share(static_cast<std::size_t>(batch.pages));
   std::vector<float> always_log_mass(kHeads);
   for (int head = 0; head < kHeads; ++head) {
     const float* state = &batch.states[static_cast<std::size_t>(first_head + head) * 2];
     always_log_mass[static_cast<std::size_t>(head)] = state[1] > 0.0F ? state[0] : -kInfinity;
   }
-  const ListShares shares{contiguous(head_share.data(), kHeads, batch.pages), log_norm, share};
+  const ListShares shares{contiguous(head_share.data(), kHeads, batch.pages), log_norm, share, selectable};
   std::vector<std::int32_t> order(static_cast<std::size_t>(std::max(batch.pages, batch.candidates * kPageTokens)));
   Chosen out;
   out.candidates.resize(static_cast<std::size_t>(batch.candidates));
@@ -113,7 +114,7 @@ inline Chosen expected(const Batch& batch, int request, int list) {
   out.selected.resize(static_cast<std::size_t>(select_parts(batch.config, always, out.candidates, logits, shares,
                                                             part_shares, order, out.selected, Target::kReference)));
   out.skipped.resize(kHeads);
-  remove_selected(batch.config, always, out.candidates, part_shares, out.selected, shares, out.skipped, Target::kReference);
+  sum_skipped(batch.config, always, out.candidates, part_shares, out.selected, shares, out.skipped);
   out.completed.resize(static_cast<std::size_t>(batch.completed));
   out.completed.resize(
       static_cast<std::size_t>(select_completion(batch.config, always, out.selected, share, order, out.completed)));

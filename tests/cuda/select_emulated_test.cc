@@ -25,28 +25,30 @@ class HostArray {
   mutable std::vector<T> data_;
 };
 
-void select(const cuda::SelectArgs& args, int gang, bool in_shared) {
+/// `most` bytes of shared memory.
+void select(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const kernels::Lists lists = kernels::checked(args);
   const auto x = static_cast<unsigned>(args.num_lists * gang);
   const auto y = static_cast<unsigned>(lists.requests());
   const int parts = kPageTokens / args.config.part_tokens;
-  const std::size_t assembly = kernels::assembly_bytes(lists.buffers.max_pages);
-  const std::size_t shares = static_cast<std::size_t>(kernels::share_floats(lists.heads)) * sizeof(float);
-  const auto words = static_cast<std::size_t>(kernels::Candidates::words(lists.buffers.capacity, parts, lists.heads));
-  cuda::emulator::launch(x, y, gang, kernels::kThreads, std::max(shares, assembly), [&] { kernels::choose_pages(lists); });
-  cuda::emulator::launch(x, y, gang, kernels::kThreads, std::max(words * sizeof(std::uint32_t), assembly),
-                         [&] { kernels::choose_tokens(lists, true, in_shared); });
+  const auto& buffers = lists.buffers;
+  const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, most);
+  const kernels::TokensMemory tokens(lists.heads, parts, buffers.capacity, buffers.max_pages, most);
+  cuda::emulator::launch(x, y, gang, kernels::kThreads, pages.bytes, [&] { kernels::choose_pages(lists, pages); });
+  cuda::emulator::launch(x, y, gang, kernels::kThreads, tokens.bytes,
+                         [&] { kernels::choose_tokens(lists, tokens, true); });
 }
 
 class EmulatedSelect : public testing::TestWithParam<Case> {};
 
 TEST_P(EmulatedSelect, HasTheBitsOfTheCpu) {
-  const auto by = [](int gang, bool in_shared) {
-    return [=](const cuda::SelectArgs& args) { select(args, gang, in_shared); };
+  constexpr std::size_t kPlenty = 1 << 20;
+  const auto by = [](int gang, std::size_t most) {
+    return [=](const cuda::SelectArgs& args) { select(args, gang, most); };
   };
-  test::selection::check_selection<HostArray>(GetParam(), {5000, 100, 0, 1037}, by(1, true));
-  test::selection::check_selection<HostArray>(GetParam(), {5000}, by(1, false));
-  test::selection::check_selection<HostArray>(GetParam(), {12000}, by(4, true));
+  test::selection::check_selection<HostArray>(GetParam(), {5000, 100, 0, 1037}, by(1, kPlenty));
+  test::selection::check_selection<HostArray>(GetParam(), {5000}, by(1, 0));
+  test::selection::check_selection<HostArray>(GetParam(), {12000}, by(4, kPlenty));
 }
 
 /// A quarter of the GPU's cases, each setting among them.

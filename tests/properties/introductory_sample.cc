@@ -66,12 +66,14 @@ int main(int argc, char** argv) {
   const auto limits = locks::select_limits(config, tokens);
   const float nothing = -INFINITY;  // nothing is attended beside the selection
   float log_norm = 0.0F;
+  float selectable = 0.0F;
   std::vector<float> head_share(masses.size());
   std::vector<float> share(masses.size());
   std::vector<std::int32_t> order(masses.size());
   std::vector<std::int32_t> selected(static_cast<std::size_t>(limits.candidate_pages));
   const locks::ListScores scores{locks::contiguous<const float>(masses.data(), 1, pages), std::span(&nothing, 1)};
-  const locks::ListShares shares{locks::contiguous(head_share.data(), 1, pages), std::span(&log_norm, 1), share};
+  const locks::ListShares shares{locks::contiguous(head_share.data(), 1, pages), std::span(&log_norm, 1), share,
+                                std::span(&selectable, 1)};
   const int count = locks::select_pages(config, always, scores, shares, order, selected, locks::active_target());
   for (int i = 0; i < count; ++i) std::printf("%d\n", selected[static_cast<std::size_t>(i)]);
   return 0;

@@ -43,7 +43,7 @@ Scores random_scores(std::uint64_t seed) {
 
 Choice choose(const SelectConfig& config, const Scores& scores) {
   const AlwaysAttended always = always_attended(config, kPages * kPageTokens);
-  std::vector<float> log_mass(kHeads * kPages), log_norm(kHeads), skipped(kHeads);
+  std::vector<float> log_mass(kHeads * kPages), log_norm(kHeads), selectable(kHeads), skipped(kHeads);
   for (int page = 0; page < kPages; ++page) {
     for (int head = 0; head < kHeads; ++head) {
       const float* logits = &scores.token_logits[(page * kHeads + head) * kPageTokens];
@@ -59,7 +59,7 @@ Choice choose(const SelectConfig& config, const Scores& scores) {
   choice.completed.resize(kPages);
   std::vector<std::int32_t> order(kPages * kPageTokens);
   const auto view = contiguous(log_mass.data(), kHeads, kPages);
-  const ListShares shares{view, log_norm, choice.share};
+  const ListShares shares{view, log_norm, choice.share, selectable};
   const Target target = supported_targets().back();
   choice.candidates.resize(select_pages(config, always, {view, scores.always}, shares, order, choice.candidates, target));
   std::vector<float> logits, parts((1 + kHeads) * kPages * kPageTokens);
@@ -71,7 +71,7 @@ Choice choose(const SelectConfig& config, const Scores& scores) {
   choice.selected.resize(choice.candidates.size());
   choice.selected.resize(
       select_parts(config, always, choice.candidates, by_token, shares, parts, order, choice.selected, target));
-  remove_selected(config, always, choice.candidates, parts, choice.selected, shares, skipped, target);
+  sum_skipped(config, always, choice.candidates, parts, choice.selected, shares, skipped);
   choice.completed.resize(select_completion(config, always, choice.selected, choice.share, order, choice.completed));
   for (int head = 0; head < kHeads; ++head)
     choice.coverage += (1.0 - std::exp(double{skipped[head]} - log_norm[head])) / kHeads;

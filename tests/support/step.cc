@@ -213,7 +213,7 @@ class Oracle {
     const int offset = first_head - kv_head * data_.spec.group;
     const auto pages = static_cast<int>(args_.log_mass.shape[2]);
     std::vector<Sum> sums(heads);
-    std::vector<float> always_log_mass(heads), log_norm(heads), share(pages), skipped(heads);
+    std::vector<float> always_log_mass(heads), log_norm(heads), share(pages), selectable(heads), skipped(heads);
     largest_magnitude_ = 0.0;
     for (int head = 0; head < heads; ++head) {
       sums[head].value.resize(data_.spec.head_dim);
@@ -225,7 +225,7 @@ class Oracle {
     coverage_ = heads;
     if (!always_.everything) {
       std::vector<float> memory(static_cast<std::size_t>(heads) * pages);
-      const ListShares shares{contiguous(memory.data(), heads, pages), log_norm, share};
+      const ListShares shares{contiguous(memory.data(), heads, pages), log_norm, share, selectable};
       const View<const float, 2> log_mass{
           args_.log_mass.at(request, first_head), {heads, pages}, {args_.log_mass.stride[1], 1}};
       const SelectConfig& config = config_.select;
@@ -237,7 +237,7 @@ class Oracle {
       const View<const float, 3> own{view.at(0, offset), {view.shape[0], heads, 16}, view.stride};
       selected_.resize(candidates.size());
       selected_.resize(select_parts(config, always_, candidates, own, shares, parts, order, selected_, target_));
-      remove_selected(config, always_, candidates, parts, selected_, shares, skipped, target_);
+      sum_skipped(config, always_, candidates, parts, selected_, shares, skipped);
       completed_.resize(pages);
       completed_.resize(select_completion(config, always_, selected_, share, order, completed_));
       for (int head = 0; head < heads; ++head) coverage_ -= std::exp(double{skipped[head]} - log_norm[head]);
