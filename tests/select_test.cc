@@ -457,8 +457,9 @@ TEST(Select, MayOverwriteTheScores) {
   in_place.order = apart.order;
   in_place.candidates.resize(apart.candidates.size());
   const auto view = contiguous(in_place.log_mass.data(), in_place.heads, in_place.pages);
-  select_pages(in_place.config, in_place.always, {view, in_place.always_log_mass}, {view, in_place.log_norm, in_place.share, in_place.selectable},
-               in_place.order, in_place.candidates, Target::kReference);
+  select_pages(in_place.config, in_place.always, {view, in_place.always_log_mass},
+               {view, in_place.log_norm, in_place.share, in_place.selectable}, in_place.order, in_place.candidates,
+               Target::kReference);
   EXPECT_EQ(in_place.candidates, apart.candidates);
   EXPECT_EQ(in_place.log_norm, apart.log_norm);
   EXPECT_TRUE(

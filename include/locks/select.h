@@ -80,9 +80,9 @@ struct ListScores {
 /// included: share = exp(log_mass) / (exp(always_log_mass) + sum over selectable pages of exp(log_mass)). Only the entries
 /// of selectable pages are written and read.
 struct ListShares {
-  View<float, 2> head_share;  // [heads, pages]; pages contiguous; may be the memory of log_mass
-  std::span<float> log_norm;  // [heads]: logarithm of a head's whole mass; +infinity if it has none
-  std::span<float> share;     // [pages]: head_share combined over the heads; +infinity: marked always-attend
+  View<float, 2> head_share;    // [heads, pages]; pages contiguous; may be the memory of log_mass
+  std::span<float> log_norm;    // [heads]: logarithm of a head's whole mass; +infinity if it has none
+  std::span<float> share;       // [pages]: head_share combined over the heads; +infinity: marked always-attend
   std::span<float> selectable;  // [heads]: the share of all selectable pages together; marked ones have none
 };
 

@@ -65,7 +65,8 @@ int select_completion(const SelectConfig& config, const AlwaysAttended& always, 
     while (next != selected.end() && next->page < entry.page) ++next;
     const bool has_entry = next != selected.end() && next->page == entry.page;
     const std::uint16_t mask = has_entry ? static_cast<std::uint16_t>(~next->mask) : kWholePage;
-    if (mask != 0 && share[entry.page] > 0.0F && share[entry.page] < select::kInfinity) completed[entries++] = {entry.page, mask};
+    if (mask != 0 && share[entry.page] > 0.0F && share[entry.page] < select::kInfinity)
+      completed[entries++] = {entry.page, mask};
   }
   return entries;
 }

@@ -43,10 +43,16 @@ struct Bucket {
   int size = 0;
 };
 
-/// `counts` [kBuckets] in shared memory, together at least `count`. All threads get the answer.
-__device__ inline Bucket find_bucket(const std::int32_t* counts, int count, int* scratch) {
+template <int kNum>
+struct Buckets {
+  Bucket of[kNum];
+};
+
+/// `counts` [kBuckets] in shared memory, together at least as many as any of `wanted`. All threads get the answer.
+template <int kNum>
+__device__ Buckets<kNum> find_buckets(const std::int32_t* counts, const int (&wanted)[kNum], int* scratch) {
   constexpr int kPerThread = kBuckets / kThreads;
-  __shared__ Bucket found;
+  __shared__ Buckets<kNum> found;
   const int top = kBuckets - 1 - kPerThread * thread_index();
   int sizes[kPerThread];
   int own = 0;
@@ -56,7 +62,11 @@ __device__ inline Bucket find_bucket(const std::int32_t* counts, int count, int*
   int before = sum_before(own, scratch, total);
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (before < count && before + sizes[i] >= count) found = {top - i, count - before, sizes[i]};
+#pragma unroll
+    for (int of = 0; of < kNum; ++of) {
+      const int left = wanted[of] - before;
+      if (0 < left && left <= sizes[i]) found.of[of] = {top - i, left, sizes[i]};
+    }
     before += sizes[i];
   }
   __syncthreads();
@@ -145,7 +155,7 @@ __device__ Cut find_cut(Search search, int num, int* scratch, std::int32_t* coun
       if (search.side(own) == 0) atomicAdd(&counts[search.bucket_of(own)], 1);
     }
     __syncthreads();
-    search = search.narrowed(find_bucket(counts, search.wanted, scratch));
+    search = search.narrowed(find_buckets(counts, {search.wanted}, scratch).of[0]);
   }
   if (search.is_one_key()) return {search.low, search.wanted, search.size};
   if (threadIdx.x == 0) num_few = 0;

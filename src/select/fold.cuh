@@ -34,7 +34,7 @@ __device__ inline select::WholeMass half_warp_whole_mass(const select::BlockMass
   const int lane = static_cast<int>(threadIdx.x % kLanes);
   float2 kept[kKept];
 #pragma unroll
-  for (int i = 0; i < kKept; ++i) {
+  for (int i = 0; i < kKept; ++i) {  // no branches: the reads go out together
     const int block = lane + i * kLanes;
     kept[i] = block < num_blocks ? *reinterpret_cast<const float2*>(blocks + block) : float2{-kInfinity, 0.0F};
   }
@@ -50,7 +50,9 @@ __device__ inline select::WholeMass half_warp_whole_mass(const select::BlockMass
   const float origin = peak > -kInfinity ? peak : 0.0F;
   float sum = 0.0F;
 #pragma unroll
-  for (int i = 0; i < kKept; ++i) sum += select::from_origin({kept[i].x, kept[i].y}, origin);
+  for (int i = 0; i < kKept; ++i) {
+    if (i * kLanes < num_blocks) sum += select::from_origin({kept[i].x, kept[i].y}, origin);
+  }
   for (int block = lane + kKept * kLanes; block < num_blocks; block += kLanes) {
     sum += select::from_origin(blocks[block], origin);
   }

@@ -8,32 +8,43 @@
 namespace locks::cuda::select_kernels {
 namespace {  // the emulated kernels of a test are others than the library's
 
-/// The candidates; with whole pages, the selection.
+/// The candidates; with whole pages, the selection. They are few: a thread a word.
 __device__ inline void write_candidates(const Lists& lists, const Gang& gang, const Marks& marks, int* scratch) {
   const SelectArgs& args = lists.args;
   const bool whole = args.config.part_tokens == kPageTokens;
-  auto* const before = reinterpret_cast<std::int32_t*>(marks.equal);  // nobody looks at it any more
-  const int total = write_taken(marks.taken, before, (gang.num_pages + 31) / 32, scratch, [&](int position, int page) {
-    args.candidates(gang.request, gang.list, position) = gang.sink_pages + page;
-    if (whole) args.selected(gang.request, gang.list, position) = {gang.sink_pages + page, kWholePage};
-  });
+  std::int32_t* const candidates = &args.candidates(gang.request, gang.list, 0);
+  SelectedPage* const selected = &args.selected(gang.request, gang.list, 0);
+  const int num_words = (gang.num_pages + 31) / 32;
+  int before = 0;
+  for (int base = 0; base < num_words; base += kThreads) {
+    const int i = base + thread_index();
+    std::uint32_t word = i < num_words ? marks.taken()[i] : 0;
+    int total = 0;
+    int position = before + sum_before(__popc(word), scratch, total);
+    before += total;
+    for (; word != 0; word &= word - 1, ++position) {
+      const int page = gang.sink_pages + i * 32 + __ffs(static_cast<int>(word)) - 1;
+      candidates[position] = page;
+      if (whole) selected[position] = {page, kWholePage};
+    }
+  }
   if (threadIdx.x != 0) return;
-  args.num_candidates(gang.request, gang.list) = total;
+  args.num_candidates(gang.request, gang.list) = before;
   if (!whole) return;
-  args.num_selected(gang.request, gang.list) = total;
-  if (args.num_attended.data != nullptr) args.num_attended(gang.request, gang.list) = args.always_entries + total;
+  args.num_selected(gang.request, gang.list) = before;
+  if (args.num_attended.data != nullptr) args.num_attended(gang.request, gang.list) = args.always_entries + before;
 }
 
 /// The pages of the completion, for choose_tokens.
 __device__ inline void keep_completed(const Lists& lists, const Gang& gang, const Marks& marks) {
   const int words = lists.buffers.max_pages / 32;
   std::uint32_t* const completed = lists.buffers.completed + lists.list_at(gang.request, gang.list) * words;
-  for (int i = thread_index(); i < (gang.num_pages + 31) / 32; i += kThreads) completed[i] = marks.taken[i];
+  for (int i = thread_index(); i < (gang.num_pages + 31) / 32; i += kThreads) completed[i] = marks.taken()[i];
 }
 
 /// Step 1, and the pages of the completion.
-__global__ void __launch_bounds__(kThreads, 1) choose_pages(const __grid_constant__ Lists lists,
-                                                            const __grid_constant__ PagesMemory memory) {
+__global__ void __launch_bounds__(kThreads, 1)
+    choose_pages(const __grid_constant__ Lists lists, const __grid_constant__ PagesMemory memory) {
   auto* const shared = dynamic_shared<std::byte>();
   __shared__ int scratch[kWarps];
   const Gang gang(lists);
@@ -42,11 +53,17 @@ __global__ void __launch_bounds__(kThreads, 1) choose_pages(const __grid_constan
   auto* const norms = reinterpret_cast<float*>(shared + memory.norms);
   const Counts counts{reinterpret_cast<std::int32_t*>(shared + memory.counts),
                       reinterpret_cast<Search*>(shared + memory.found)};
-  auto* const num_members = reinterpret_cast<int*>(shared + memory.num_members);
   for (int i = thread_index(); i < kBuckets; i += kThreads) counts.buckets[i] = 0;
-  if (threadIdx.x == 0) *num_members = 0;
+  __shared__ int wanted[2];
+  if (threadIdx.x == 0) {
+    const SelectArgs& args = lists.args;
+    const AlwaysAttended always = lists.always(gang.request);
+    wanted[kCandidates] = min(select::candidate_pages(args.config, always), static_cast<int>(args.candidates.shape[2]));
+    wanted[kCompletion] = min(select::completed_pages(args.config, always), static_cast<int>(args.completed.shape[2]));
+  }
   wait_for_previous();
   if (gang.num_blocks() == 0) return;
+  read_always(lists, gang, norms);
 
   const int first_block = gang.first_block();
   const int last_block = gang.last_block();
@@ -64,9 +81,10 @@ __global__ void __launch_bounds__(kThreads, 1) choose_pages(const __grid_constan
   find_norms(lists, gang, norms);
   const int first_page = first_block * kBlockPages;
   const int pages = min(last_block * kBlockPages, gang.num_pages) - first_page;
-  float* const share = memory.keeps_shares ? reinterpret_cast<float*>(shared + memory.shares)
-                                           : lists.buffers.share +
-                                                 lists.list_at(gang.request, gang.list) * lists.buffers.max_pages + first_page;
+  float* const share =
+      memory.keeps_shares
+          ? reinterpret_cast<float*>(shared + memory.shares)
+          : lists.buffers.share + lists.list_at(gang.request, gang.list) * lists.buffers.max_pages + first_page;
   for (int first = first_block; first < last_block; first += memory.round_blocks) {
     if (last_block - first_block > memory.round_blocks) {
       __syncthreads();
@@ -76,19 +94,15 @@ __global__ void __launch_bounds__(kThreads, 1) choose_pages(const __grid_constan
     }
     share_pages(lists, gang, round, norms, share + (first - first_block) * kBlockPages, counts.buckets);
   }
+  const Marks marks(shared + memory.marks, lists.buffers.max_pages);
+  if (threadIdx.x == 0) marks.num_members() = 0;  // where the masses were
   gather_counts(gang, counts.buckets);
   gang.sync();
 
   if (gang.rank == 0) {
-    const SelectArgs& args = lists.args;
-    const AlwaysAttended always = lists.always(gang.request);
-    const int candidates = min(select::candidate_pages(args.config, always), static_cast<int>(args.candidates.shape[2]));
-    const int completed = min(select::completed_pages(args.config, always), static_cast<int>(args.completed.shape[2]));
-#pragma unroll 1
+    const auto [found] = find_buckets(counts.buckets, {wanted[kCandidates], wanted[kCompletion]}, scratch);
     for (int of = kCandidates; of <= kCompletion; ++of) {
-      const int count = of == kCandidates ? candidates : completed;
-      const Bucket bucket = find_bucket(counts.buckets, count, scratch);
-      tell(gang, counts.found + of, count > 0 ? search_of(bucket) : Search{});
+      tell(gang, counts.found + of, wanted[of] > 0 ? search_of(found[of]) : Search{});
     }
   }
   gang.sync();
@@ -96,7 +110,6 @@ __global__ void __launch_bounds__(kThreads, 1) choose_pages(const __grid_constan
   for (int of = kCandidates; of <= kCompletion; ++of) narrow(gang, share, pages, counts, of, scratch);
   // The last block decides about the completion, if there is one besides the first.
   const int other = gang.size() - 1;
-  const Marks marks(shared + memory.marks, lists.buffers.max_pages, num_members);
 #pragma unroll 1
   for (int of = kCandidates; of <= kCompletion; ++of) {
     mark(counts.found[of], share, first_page, pages, of == kCompletion, marks.of(gang, of == kCandidates ? 0 : other));
@@ -112,14 +125,14 @@ __global__ void __launch_bounds__(kThreads, 1) choose_pages(const __grid_constan
     }
     if (other > 0) return;
     __syncthreads();
-    if (threadIdx.x == 0) *num_members = 0;
+    if (threadIdx.x == 0) marks.num_members() = 0;
     __syncthreads();
   }
 }
 
-/// The pages of the completion, less what is selected.
-__device__ inline void write_completion(const Lists& lists, const Gang& gang, const PartChoice& choice,
-                                        std::uint32_t* taken, std::int32_t* before, int* scratch) {
+/// The pages of the completion, less what is selected: this block's share of the words. `taken` has all of them.
+__device__ inline void write_completion(const Lists& lists, const Gang& gang, const PartChoice& choice, std::uint32_t* taken,
+                                        std::int32_t* before, int* scratch) {
   const SelectArgs& args = lists.args;
   const int num_words = (gang.num_pages + 31) / 32;
   const Candidates& candidates = choice.candidates;
@@ -128,16 +141,23 @@ __device__ inline void write_completion(const Lists& lists, const Gang& gang, co
     if (candidates.mask[i] == kWholePage) atomicAnd(&taken[page_of(i) / 32], ~(1U << page_of(i) % 32));
   }
   __syncthreads();
-  const int total = write_taken(taken, before, num_words, scratch, [&](int position, int page) {
-    args.completed(gang.request, gang.list, position) = {gang.sink_pages + page, kWholePage};
-  });
-  if (threadIdx.x == 0) args.num_completed(gang.request, gang.list) = total;
+  const int total = count_before(taken, before, num_words, scratch);
+  if (gang.rank == 0 && threadIdx.x == 0) args.num_completed(gang.request, gang.list) = total;
+  SelectedPage* const completed = &args.completed(gang.request, gang.list, 0);
+  const int first = gang.rank * num_words >> gang.log2_size;
+  const int last = (gang.rank + 1) * num_words >> gang.log2_size;
+  const unsigned lane = threadIdx.x % 32;
+  const auto position_of = [&](int word, unsigned bit) { return before[word] + __popc(taken[word] & ((1U << bit) - 1U)); };
+  for (int i = first + thread_index() / 32; i < last; i += kWarps) {  // a warp a word: neighbours lie side by side
+    const int page = gang.sink_pages + i * 32 + static_cast<int>(lane);
+    if ((taken[i] >> lane & 1) != 0) completed[position_of(i, lane)] = {page, kWholePage};
+  }
   __syncthreads();
   for (int i = thread_index(); i < choice.count; i += kThreads) {
-    const std::uint32_t word = taken[page_of(i) / 32];
-    if (candidates.mask[i] == 0 || (word >> page_of(i) % 32 & 1) == 0) continue;
-    const int position = before[page_of(i) / 32] + __popc(word & ((1U << page_of(i) % 32) - 1U));
-    args.completed(gang.request, gang.list, position).mask = static_cast<std::uint16_t>(~candidates.mask[i]);
+    const int word = page_of(i) / 32;
+    const auto bit = static_cast<unsigned>(page_of(i) % 32);
+    if (candidates.mask[i] == 0 || word < first || word >= last || (taken[word] >> bit & 1) == 0) continue;
+    completed[position_of(word, bit)].mask = static_cast<std::uint16_t>(~candidates.mask[i]);
   }
 }
 
@@ -154,33 +174,30 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int heads = lists.heads;
   const int capacity = lists.buffers.capacity;
   const std::int64_t at = lists.list_at(gang.request, gang.list);
-  auto* const words = memory.keeps_candidates
-                          ? reinterpret_cast<std::uint32_t*>(shared + memory.candidates)
-                          : lists.buffers.candidate_words + at * candidate_words(capacity, parts, heads);
+  auto* const words = memory.keeps_candidates ? reinterpret_cast<std::uint32_t*>(shared + memory.candidates)
+                                              : lists.buffers.candidate_words + at * candidate_words(capacity, parts, heads);
   const Candidates candidates(words, capacity, parts, heads);
   const PartChoice choice{lists, gang, candidates, lists.args.num_candidates(gang.request, gang.list), parts};
   auto* const taken = reinterpret_cast<std::uint32_t*>(shared + memory.taken);
   auto* const counts = reinterpret_cast<std::int32_t*>(shared + memory.counts);
-  // Another block writes the completion, if there is one.
-  const int other = gang.size() - 1;
   const bool completes = wants_rest && lists.args.completed.shape[2] > 0;
   const int num_words = (gang.num_pages + 31) / 32;
-  if (completes && gang.rank == other) {
+  if (completes) {
     const std::uint32_t* const completed = lists.buffers.completed + at * (lists.buffers.max_pages / 32);
     for (int i = thread_index(); i < num_words; i += kThreads) taken[i] = completed[i];
   }
   gang.sync();  // every block runs: its memory can be written
-  choice.weigh(other > 0 ? Candidates(gang.at(words, 0), capacity, parts, heads) : candidates);
+  choice.weigh(gang.size() > 1 ? Candidates(gang.at(words, 0), capacity, parts, heads) : candidates);
   gang.sync();
   if (gang.rank == 0) {
     choice.combine();
     if (parts > 1) choice.choose(scratch, counts);
-  }
-  if (gang.rank == 0 && other > 0 && completes) {
-    const Candidates there(gang.at(words, other), capacity, parts, heads);
-    for (int i = thread_index(); i < choice.count; i += kThreads) {
-      there.page[i] = candidates.page[i];
-      there.mask[i] = candidates.mask[i];
+    for (int rank = 1; completes && rank < gang.size(); ++rank) {
+      const Candidates there(gang.at(words, rank), capacity, parts, heads);
+      for (int i = thread_index(); i < choice.count; i += kThreads) {
+        there.page[i] = candidates.page[i];
+        there.mask[i] = candidates.mask[i];
+      }
     }
   }
   gang.sync();
@@ -189,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (wants_rest) choice.sum_skipped(num_selected);
     __syncthreads();
   }
-  if (completes && gang.rank == other) {
+  if (completes) {
     write_completion(lists, gang, choice, taken, reinterpret_cast<std::int32_t*>(shared + memory.before), scratch);
   }
 }

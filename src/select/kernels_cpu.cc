@@ -32,8 +32,7 @@ HWY_INLINE V share_exp(D d, V x) noexcept {
   const hn::RebindToUnsigned<D> du;
   const V lowest = hn::Set(d, select::kExpLowest);
   const V highest = hn::Set(d, select::kExpHighest);
-  const V below = hn::IfThenElse(hn::Lt(x, highest), x, highest);
-  const V bounded = hn::IfThenElse(hn::Gt(x, lowest), below, lowest);
+  const V bounded = hn::IfThenElse(hn::Lt(x, highest), x, highest);
   const V round = hn::Set(d, select::kExpRound);
   const V scaled = hn::Mul(bounded, hn::Set(d, select::kExpLog2E));
   const V shifted = hn::Add(scaled, round);

@@ -28,8 +28,7 @@ WholeMass head_shares(const HeadMass& head) noexcept {
   const float origin = peak > -kInfinity ? peak : 0.0F;
   Lanes lanes{};
   for (int first = 0, block = 0; first < head.pages; first += kBlockPages, ++block) {
-    const BlockMass own =
-        weigh_block(head.log_mass + first, std::min(kBlockPages, head.pages - first), head.shares + first);
+    const BlockMass own = weigh_block(head.log_mass + first, std::min(kBlockPages, head.pages - first), head.shares + first);
     head.origins[block] = std::bit_cast<std::int32_t>(own.origin);
     lanes[block % kLanes] += from_origin(own, origin);
   }

@@ -1,5 +1,5 @@
-// The k largest of one list's shares: every thread block of the gang marks its pages, and one of them decides where the cut is.
-// Equal shares go to the lower page.
+// The k largest of one list's shares: every thread block of the gang marks its pages, and one of them decides where the cut
+// is. Equal shares go to the lower page.
 #pragma once
 
 #include "select/cut.cuh"
@@ -20,30 +20,28 @@ struct Member {
 };
 
 /// The pages that are taken, as the gang tells them to the block that decides: in its dynamic shared memory.
-struct Marks {
-  Member* members;       // in any order
-  std::uint32_t* taken;  // a bit a page
-  std::uint32_t* equal;  // those whose share is the smallest that is taken
-  int* num_members;
-
+class Marks {
+ public:
   [[nodiscard]] static constexpr std::size_t bytes(int max_pages) noexcept {
-    return kMembers * sizeof(Member) + static_cast<std::size_t>(max_pages) / 32 * 2 * sizeof(std::uint32_t);
+    return kHeader + kMembers * sizeof(Member) + static_cast<std::size_t>(max_pages) / 32 * 2 * sizeof(std::uint32_t);
   }
-  __device__ Marks(std::byte* memory, int max_pages, int* members_so_far)
-      : members(reinterpret_cast<Member*>(memory)),
-        taken(reinterpret_cast<std::uint32_t*>(members + kMembers)),
-        equal(taken + max_pages / 32),
-        num_members(members_so_far) {}
-
+  __device__ Marks(std::byte* memory, int max_pages) : memory_(memory), num_words_(max_pages / 32) {}
   /// Those of another block.
   [[nodiscard]] __device__ Marks of(const Gang& gang, int rank) const {
-    Marks there = *this;
-    there.members = gang.at(members, rank);
-    there.taken = gang.at(taken, rank);
-    there.equal = gang.at(equal, rank);
-    there.num_members = gang.at(num_members, rank);
-    return there;
+    return Marks(gang.at(memory_, rank), num_words_ * 32);
   }
+
+  [[nodiscard]] __device__ int& num_members() const { return *reinterpret_cast<int*>(memory_); }
+  [[nodiscard]] __device__ Member* members() const { return reinterpret_cast<Member*>(memory_ + kHeader); }  // in any order
+  /// A bit a page.
+  [[nodiscard]] __device__ std::uint32_t* taken() const { return reinterpret_cast<std::uint32_t*>(members() + kMembers); }
+  /// Those whose share is the smallest that is taken.
+  [[nodiscard]] __device__ std::uint32_t* equal() const { return taken() + num_words_; }
+
+ private:
+  static constexpr std::size_t kHeader = 16;
+  std::byte* memory_;
+  int num_words_;
 };
 
 // Whose searches they are.
@@ -72,7 +70,7 @@ __device__ inline void tell(const Gang& gang, Search* found, const Search& searc
 
 /// Divides a search again and again, until few members are left or all are equal. `share` is that of the gang's block.
 __device__ inline void narrow(const Gang& gang, const float* share, int pages, const Counts& counts, int of, int* scratch) {
-  Search search = counts.found[of];
+  const Search& search = counts.found[of];  // read again and again: registers are scarce here
   while (search.size > kMembers && !search.is_one_key()) {
     for (int i = thread_index(); i < kBuckets; i += kThreads) counts.buckets[i] = 0;
     gang.sync();
@@ -83,9 +81,12 @@ __device__ inline void narrow(const Gang& gang, const float* share, int pages, c
     __syncthreads();
     gather_counts(gang, counts.buckets);
     gang.sync();
-    if (gang.rank == 0) tell(gang, counts.found + of, search.narrowed(find_bucket(counts.buckets, search.wanted, scratch)));
+    if (gang.rank == 0) {
+      const Search next = search.narrowed(find_buckets(counts.buckets, {search.wanted}, scratch).of[0]);
+      __syncthreads();  // all have read the search
+      tell(gang, counts.found + of, next);
+    }
     gang.sync();
-    search = counts.found[of];
   }
 }
 
@@ -101,14 +102,14 @@ __device__ inline void mark(const Search& search, const float* share, int first_
     const bool is_member = counts && search.side(key) == 0;
     const unsigned members = __ballot_sync(kWarp, is_member);
     if (lane == 0) {
-      there.taken[(first_page + page) / 32] = above;
-      there.equal[(first_page + page) / 32] = search.is_one_key() ? members : 0;
+      there.taken()[(first_page + page) / 32] = above;
+      there.equal()[(first_page + page) / 32] = search.is_one_key() ? members : 0;
     }
     if (members == 0 || search.is_one_key()) continue;
     int place = 0;
-    if (lane == 0) place = atomicAdd(there.num_members, __popc(members));
+    if (lane == 0) place = atomicAdd(&there.num_members(), __popc(members));
     place = __shfl_sync(kWarp, place, 0) + __popc(members & ((1U << lane) - 1U));
-    if (is_member) there.members[place] = {first_page + page, key};
+    if (is_member) there.members()[place] = {first_page + page, key};
   }
 }
 
@@ -116,14 +117,14 @@ __device__ inline void mark(const Search& search, const float* share, int first_
 __device__ inline void take_members(Search search, const Marks& marks, int num_words, int* scratch, std::int32_t* counts) {
   int ties = search.wanted;
   if (!search.is_one_key()) {
-    search.size = *marks.num_members;
+    search.size = marks.num_members();
     search.wanted = min(search.wanted, search.size);  // a completion has no members without a share
-    const Cut cut = find_cut(search, search.size, scratch, counts, [&](int i) { return marks.members[i].key; });
+    const Cut cut = find_cut(search, search.size, scratch, counts, [&](int i) { return marks.members()[i].key; });
     const bool all = cut.wanted == cut.equal;
     for (int i = thread_index(); i < search.size; i += kThreads) {
-      const auto [page, key] = marks.members[i];
-      if (key > cut.key || (key == cut.key && all)) atomicOr(&marks.taken[page / 32], 1U << page % 32);
-      if (key == cut.key && !all) atomicOr(&marks.equal[page / 32], 1U << page % 32);
+      const auto [page, key] = marks.members()[i];
+      if (key > cut.key || (key == cut.key && all)) atomicOr(&marks.taken()[page / 32], 1U << page % 32);
+      if (key == cut.key && !all) atomicOr(&marks.equal()[page / 32], 1U << page % 32);
     }
     __syncthreads();
     if (all) return;
@@ -131,20 +132,17 @@ __device__ inline void take_members(Search search, const Marks& marks, int num_w
   }
   for (int base = 0; base < num_words && ties > 0; base += kThreads) {
     const int i = base + thread_index();
-    std::uint32_t equal = i < num_words ? marks.equal[i] : 0;
+    std::uint32_t equal = i < num_words ? marks.equal()[i] : 0;
     int total = 0;
     int left = ties - sum_before(__popc(equal), scratch, total);
-    for (; equal != 0 && left > 0; --left, equal &= equal - 1) marks.taken[i] |= equal & (~equal + 1);
+    for (; equal != 0 && left > 0; --left, equal &= equal - 1) marks.taken()[i] |= equal & (~equal + 1);
     ties -= min(ties, total);
   }
   __syncthreads();
 }
 
-/// Calls write(position, page) for every page of `taken`, ascending, a warp a word, so that what is written lies side by side.
-/// Returns their number. `before` [num_words] gets the positions of the words' first ones.
-template <class Write>
-__device__ int write_taken(const std::uint32_t* taken, std::int32_t* before, int num_words, int* scratch,
-                           const Write& write) {
+/// How many pages are taken before each word's, to `before`. Returns the number of all.
+__device__ inline int count_before(const std::uint32_t* taken, std::int32_t* before, int num_words, int* scratch) {
   int num_before = 0;
   for (int base = 0; base < num_words; base += kThreads) {
     const int i = base + thread_index();
@@ -154,12 +152,6 @@ __device__ int write_taken(const std::uint32_t* taken, std::int32_t* before, int
     if (i < num_words) before[i] = position;
   }
   __syncthreads();
-  const unsigned lane = threadIdx.x % 32;
-  for (int i = thread_index() / 32; i < num_words; i += kWarps) {
-    const std::uint32_t word = taken[i];
-    if ((word >> lane & 1) == 0) continue;
-    write(before[i] + __popc(word & ((1U << lane) - 1U)), i * 32 + static_cast<int>(lane));
-  }
   return num_before;
 }
 

@@ -29,7 +29,7 @@ class Layout {
 struct PagesMemory {
   int round_blocks = 0;
   bool keeps_shares = false;
-  std::size_t norms, counts, found, num_members, factors, shares, masses, marks;
+  std::size_t norms, counts, found, factors, shares, masses, marks;
   std::size_t bytes = 0;
 
   /// `own_blocks` of pages are a thread block's, of at most `max_pages` pages; no more than `most` bytes if that can be.
@@ -50,7 +50,6 @@ struct PagesMemory {
     norms = layout.take(num_heads * sizeof(float));
     counts = layout.take(kBuckets * sizeof(std::int32_t));
     found = layout.take(2 * sizeof(Search));
-    num_members = layout.take(sizeof(int));
     factors = layout.take(blocks * num_heads * sizeof(float));
     shares = layout.take(static_cast<std::size_t>(kept_blocks) * kBlockPages * sizeof(float));
     // Pages are marked when nobody looks at masses any more.

@@ -15,8 +15,8 @@ int select_pages(const SelectConfig& config, const AlwaysAttended& always, const
   float* const combined = shares.share.data() + always.sink_pages;
   for (std::size_t head = 0; head < scores.always_log_mass.size(); ++head) {
     float* const own = shares.head_share.at(head, always.sink_pages);
-    const select::WholeMass whole = kernels.head_shares({scores.log_mass.at(head, always.sink_pages),
-                                                         scores.always_log_mass[head], pages, own, order_scratch.data()});
+    const select::WholeMass whole = kernels.head_shares(
+        {scores.log_mass.at(head, always.sink_pages), scores.always_log_mass[head], pages, own, order_scratch.data()});
     shares.log_norm[head] = whole.log_norm;
     shares.selectable[head] = whole.block_share;
     if (head == 0) {

@@ -31,7 +31,8 @@ struct Candidates {
   std::uint32_t* mask;  // [candidates]: selected tokens
   float* part_shares;   // [candidates, parts]; +infinity: marked always-attend
   float* shares;        // [candidates, heads]: of the whole pages
-  float* of_heads;      // [candidates, heads, parts], none with whole pages; then, in the first of the parts, what is left unselected
+  float* of_heads;      // [candidates, heads, parts], none with whole pages; then, in the first of the parts, what is left
+                        // unselected
 
   __device__ Candidates(std::uint32_t* memory, int capacity, int parts, int heads)
       : page(reinterpret_cast<std::int32_t*>(memory)),
@@ -60,6 +61,7 @@ struct PartChoice {
     for (int i = gang.rank * kThreads + thread_index(); i < count * heads; i += gang.size() * kThreads) {
       const int candidate = i / heads;
       const int head = gang.list * heads + i - candidate * heads;
+      const int page = args.candidates(gang.request, gang.list, candidate);
       float logits[kPageTokens];
       if (num_parts > 1) {
         const auto* const rows =
@@ -67,7 +69,6 @@ struct PartChoice {
 #pragma unroll
         for (int row = 0; row < kPageTokens / 4; ++row) reinterpret_cast<float4*>(logits)[row] = rows[row];
       }
-      const int page = args.candidates(gang.request, gang.list, candidate);
       const std::int64_t at = lists.head_at(gang.request, head);
       const float log_norm = lists.buffers.whole_masses[at].log_norm;
       const float origin =

@@ -61,7 +61,8 @@ void launch_tokens(const Lists& lists, bool wants_rest, Start start, Stream stre
   if (parts == 1 && !wants_rest) return;
   const int capacity = lists.buffers.capacity;
   const TokensMemory memory(lists.heads, parts, capacity, lists.buffers.max_pages, most_shared_bytes<kKernel>());
-  const std::int64_t blocks = std::int64_t{capacity} * lists.heads / kGangHeadPages;
+  const std::int64_t blocks =
+      std::max(std::int64_t{capacity} * lists.heads / kGangHeadPages, std::int64_t{lists.buffers.max_pages} / kGangPages);
   const int gang = memory.keeps_candidates ? std::min(kPortable, gang_size_of<kKernel>(lists, blocks)) : 1;
   launch_kernel<kKernel>(launch_of<kKernel>("choose_tokens", lists, gang, memory.bytes, start, stream), lists, memory,
                          wants_rest);

@@ -9,10 +9,11 @@
 
 namespace locks::cuda::select_kernels {
 
-inline constexpr int kMaxGang = 16;         // a cluster of more than 8 is asked for
+inline constexpr int kMaxGang = 16;  // a cluster of more than 8 is asked for
 // What a thread block takes at a time, counted once for each head:
 inline constexpr int kGangHeadBlocks = 32;  // of pages, with half of its half-warps
 inline constexpr int kGangHeadPages = 128;  // that are candidates
+inline constexpr int kGangPages = 4096;     // that may be completed, for all heads
 
 /// Thread blocks of a gang: a power of two, as many as have work (`blocks`) and as run at the same time for all `gangs`, a
 /// thread block to a multiprocessor.

@@ -15,18 +15,18 @@ using select::kLanes;
 
 /// Cut from the workspace; sizes are maxima.
 struct Buffers {
-  int max_blocks = 0;                        // of pages
-  int max_pages = 0;                         // max_blocks * kBlockPages
-  int capacity = 0;                          // of candidates
-  select::BlockMass* masses = nullptr;       // [requests, query_heads, max_blocks]
-  select::WholeMass* whole_masses = nullptr; // [requests, query_heads]
-  float* share = nullptr;                    // [requests, lists, max_pages], from the first selectable page on
-  std::uint32_t* completed = nullptr;        // [requests, lists, max_pages / 32]: a bit a page, those selected among them
-  std::uint32_t* candidate_words = nullptr;  // [requests, lists]: see Candidates
+  int max_blocks = 0;                         // of pages
+  int max_pages = 0;                          // max_blocks * kBlockPages
+  int capacity = 0;                           // of candidates
+  select::BlockMass* masses = nullptr;        // [requests, query_heads, max_blocks]
+  select::WholeMass* whole_masses = nullptr;  // [requests, query_heads]
+  float* share = nullptr;                     // [requests, lists, max_pages], from the first selectable page on
+  std::uint32_t* completed = nullptr;         // [requests, lists, max_pages / 32]: a bit a page, those selected among them
+  std::uint32_t* candidate_words = nullptr;   // [requests, lists]: see Candidates
 };
 
-/// What is kept of a list's candidates: pages, masks, and shares of all parts and of the heads. With whole pages a page is its
-/// one part.
+/// What is kept of a list's candidates: pages, masks, and shares of all parts and of the heads. With whole pages a page is
+/// its one part.
 [[nodiscard]] constexpr std::int64_t candidate_words(int capacity, int parts, int heads) noexcept {
   return std::int64_t{capacity} * (2 + parts + heads + (parts > 1 ? parts * heads : 0));
 }

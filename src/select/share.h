@@ -20,7 +20,7 @@ inline constexpr std::array kExpSeries{0.00132647366F, 0.00967151672F, 0.0555073
 
 /// e^x for x <= 64, 0 below -43 and for NaN; relative error below 3e-7 + 8e-8 |x|, most of it from rounding x log2(e).
 [[nodiscard]] constexpr float share_exp(float x) noexcept {
-  const float bounded = x > kExpLowest ? (x < kExpHighest ? x : kExpHighest) : kExpLowest;
+  const float bounded = x < kExpHighest ? x : kExpHighest;  // below kExpLowest the outcome does not matter
   const float scaled = bounded * kExpLog2E;
   const float shifted = scaled + kExpRound;
   const float rest = scaled - (shifted - kExpRound);

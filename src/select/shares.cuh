@@ -31,50 +31,69 @@ struct Round {
   float* factors;  // [blocks, heads]: the origins; then what makes shares of the masses
 };
 
-/// The masses of a round's blocks. A half-warp takes a block and a head; one that has none beside one that does repeats the
-/// last one's.
+/// The masses of a round's blocks. A half-warp takes a block and a head; one that has none beside one that does only keeps
+/// the warp whole.
 __device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const Round& round) {
   const int lane = thread_index() % kLanes;
   const int count = (round.last - round.first) * lists.heads;
   for (int base = 0; base + thread_index() / 32 * 2 < count; base += kHalfWarps) {  // whole warps
+    const bool works = base + thread_index() / kLanes < count;
     const int index = min(base + thread_index() / kLanes, count - 1);
     const int block = round.first + index / lists.heads;
     const int head = gang.list * lists.heads + index % lists.heads;
     const float* const log_mass =
         lists.args.log_mass.at(gang.request, head, gang.sink_pages) + std::int64_t{block} * kBlockPages + lane;
-    const int pages = gang.num_pages - block * kBlockPages - lane;
+    const int pages = works ? gang.num_pages - block * kBlockPages - lane : 0;
     float* const own_masses = round.masses + index * kBlockPages + lane;
-    float mass[kRows];
+    // Of two neighbouring rows each half-warp of a warp takes the other first: they are in different banks.
+    const int odd = thread_index() / kLanes % 2;
     float peak = -kInfinity;
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) mass[row] = row * kLanes < pages ? log_mass[row * kLanes] : -kInfinity;
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) peak = fmaxf(peak, select::mass_or_none(mass[row]));
+    for (int row = 0; row < kRows; ++row) {
+      const int at = (row ^ odd) * kLanes;
+      const float mass = at < pages ? log_mass[at] : -kInfinity;
+      if (works) own_masses[at] = mass;
+      peak = fmaxf(peak, select::mass_or_none(mass));
+    }
     peak = largest_of_half_warp(peak);
     const float origin = peak > -kInfinity ? peak : 0.0F;
     float sum = 0.0F;
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const float own = select::from_block(mass[row], origin);
-      own_masses[row * kLanes] = own;
-      sum += own < kInfinity ? own : 0.0F;
+#pragma unroll 2
+    for (int row = 0; works && row < kRows; row += 2) {
+      float* const mine = own_masses + (row + odd) * kLanes;
+      float* const next = own_masses + (row + 1 - odd) * kLanes;
+      const float a = select::from_block(*mine, origin);
+      const float b = select::from_block(*next, origin);
+      *mine = a;
+      *next = b;
+      const float first = odd == 0 ? a : b;
+      const float second = odd == 0 ? b : a;
+      sum += first < kInfinity ? first : 0.0F;
+      sum += second < kInfinity ? second : 0.0F;
     }
     sum = fold_half_warp(sum);
-    if (lane != 0) continue;
+    if (!works || lane != 0) continue;
     round.factors[index] = origin;
     lists.buffers.masses[lists.head_at(gang.request, head) * lists.buffers.max_blocks + block] = {origin, sum};
   }
 }
 
-/// The logarithms of the heads' whole masses; every thread block of the gang needs them.
+/// The logarithms of what is always attended, to norms. The last threads do it: they are the last to get a block to weigh.
+__device__ inline void read_always(const Lists& lists, const Gang& gang, float* norms) {
+  for (int i = kThreads - 1 - thread_index(); i < lists.heads; i += kThreads) {
+    norms[i] = always_log_mass(lists, gang.request, gang.list * lists.heads + i);
+  }
+}
+
+/// From those, the logarithms of the heads' whole masses; every thread block of the gang needs them.
 __device__ inline void find_norms(const Lists& lists, const Gang& gang, float* norms) {
   const int half_warp = thread_index() / kLanes;
   for (int first = 0; first + half_warp / 2 * 2 < lists.heads; first += kHalfWarps) {  // whole warps
     const int in_list = min(first + half_warp, lists.heads - 1);
     const int head = gang.list * lists.heads + in_list;
     const std::int64_t at = lists.head_at(gang.request, head);
-    const select::WholeMass whole = half_warp_whole_mass(lists.buffers.masses + at * lists.buffers.max_blocks,
-                                                         gang.num_blocks(), always_log_mass(lists, gang.request, head));
+    const select::WholeMass whole =
+        half_warp_whole_mass(lists.buffers.masses + at * lists.buffers.max_blocks, gang.num_blocks(), norms[in_list]);
     if (thread_index() % kLanes != 0) continue;
     norms[in_list] = whole.log_norm;
     if (gang.rank == 0) lists.buffers.whole_masses[at] = whole;

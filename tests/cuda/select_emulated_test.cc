@@ -35,17 +35,14 @@ void select(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, most);
   const kernels::TokensMemory tokens(lists.heads, parts, buffers.capacity, buffers.max_pages, most);
   cuda::emulator::launch(x, y, gang, kernels::kThreads, pages.bytes, [&] { kernels::choose_pages(lists, pages); });
-  cuda::emulator::launch(x, y, gang, kernels::kThreads, tokens.bytes,
-                         [&] { kernels::choose_tokens(lists, tokens, true); });
+  cuda::emulator::launch(x, y, gang, kernels::kThreads, tokens.bytes, [&] { kernels::choose_tokens(lists, tokens, true); });
 }
 
 class EmulatedSelect : public testing::TestWithParam<Case> {};
 
 TEST_P(EmulatedSelect, HasTheBitsOfTheCpu) {
   constexpr std::size_t kPlenty = 1 << 20;
-  const auto by = [](int gang, std::size_t most) {
-    return [=](const cuda::SelectArgs& args) { select(args, gang, most); };
-  };
+  const auto by = [](int gang, std::size_t most) { return [=](const cuda::SelectArgs& args) { select(args, gang, most); }; };
   test::selection::check_selection<HostArray>(GetParam(), {5000, 100, 0, 1037}, by(1, kPlenty));
   test::selection::check_selection<HostArray>(GetParam(), {5000}, by(1, 0));
   test::selection::check_selection<HostArray>(GetParam(), {12000}, by(4, kPlenty));

@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   std::vector<std::int32_t> selected(static_cast<std::size_t>(limits.candidate_pages));
   const locks::ListScores scores{locks::contiguous<const float>(masses.data(), 1, pages), std::span(&nothing, 1)};
   const locks::ListShares shares{locks::contiguous(head_share.data(), 1, pages), std::span(&log_norm, 1), share,
-                                std::span(&selectable, 1)};
+                                 std::span(&selectable, 1)};
   const int count = locks::select_pages(config, always, scores, shares, order, selected, locks::active_target());
   for (int i = 0; i < count; ++i) std::printf("%d\n", selected[static_cast<std::size_t>(i)]);
   return 0;

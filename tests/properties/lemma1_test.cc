@@ -78,7 +78,8 @@ Values random_values(std::mt19937_64& random) {
 
 /// The library's selection from exact masses, as a set of pages.
 unsigned by_mass(const std::vector<double>& logits) {
-  std::vector<float> masses(kPages), log_norm(1), selectable(1), share(kPages), none{-std::numeric_limits<float>::infinity()};
+  std::vector<float> masses(kPages), log_norm(1), selectable(1), share(kPages),
+      none{-std::numeric_limits<float>::infinity()};
   for (int page = 0; page < kPages; ++page) {
     double sum = 0.0;
     for (int token = 0; token < kPageTokens; ++token) sum += std::exp(logits[page * kPageTokens + token]);
@@ -92,7 +93,8 @@ unsigned by_mass(const std::vector<double>& logits) {
   const AlwaysAttended always = always_attended(config, kTokens);
   std::vector<std::int32_t> order(kPages), pages(kPages);
   const auto view = contiguous(masses.data(), 1, kPages);
-  const int count = select_pages(config, always, {view, none}, {view, log_norm, share, selectable}, order, pages, Target::kReference);
+  const int count =
+      select_pages(config, always, {view, none}, {view, log_norm, share, selectable}, order, pages, Target::kReference);
   EXPECT_EQ(count, kSelected);
   unsigned set = 0;
   for (int i = 0; i < count; ++i) set |= 1U << pages[i];

@@ -73,14 +73,15 @@ std::vector<int> selected_pages(const Logits& estimates, int count) {
   const auto pages = static_cast<int>(estimates[0].size());
   AlwaysAttended always = always_attended(config, pages * kPageTokens + kPageTokens - 1);
   always.tokens = kPageTokens;  // so that exactly `count` pages are left
-  std::vector<float> masses, log_norm(heads), selectable(heads), share(pages), none(heads, -std::numeric_limits<float>::infinity());
+  std::vector<float> masses, log_norm(heads), selectable(heads), share(pages),
+      none(heads, -std::numeric_limits<float>::infinity());
   for (const auto& head : estimates) {
     for (const auto& page : head) masses.push_back(static_cast<float>(log_mass(page)));
   }
   const auto view = contiguous(masses.data(), heads, pages);
   std::vector<std::int32_t> order(pages), candidates(pages);
-  candidates.resize(
-      select_pages(config, always, {view, none}, {view, log_norm, share, selectable}, order, candidates, Target::kReference));
+  candidates.resize(select_pages(config, always, {view, none}, {view, log_norm, share, selectable}, order, candidates,
+                                 Target::kReference));
   EXPECT_EQ(candidates.size(), static_cast<std::size_t>(count));
   return {candidates.begin(), candidates.end()};
 }
