@@ -2,7 +2,8 @@
 # LOCKS in vLLM on a GPU: whether it is right, and how fast it is. Needs a Python that has vLLM for CUDA and this package
 # (`pip install ./python -C cmake.define.LOCKS_CUDA=ON -C cmake.define.LOCKS_CUDA_ARCHITECTURES=native`); a GPU of 141 GB for the
 # longest contexts.
-#   tools/vllm_gpu.sh [--python PYTHON] [--package DIR] [--out DIR] [--only kernels|tokens|speed]...
+#   tools/vllm_gpu.sh [--python PYTHON] [--package DIR] [--out DIR] [--only kernels|tokens|serve|speed|parallel]...
+# parallel is not among what runs without --only: it needs two GPUs.
 # --package: a folder that holds locks_cpp as a build stages it (BUILD/python), if it is not installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,11 +21,11 @@ while [ $# -gt 0 ]; do
     *) echo "tools/vllm_gpu.sh: $1 is no option; see its first lines" >&2; exit 2 ;;
   esac
 done
-[ ${#steps[@]} -gt 0 ] || steps=(kernels tokens speed)
+[ ${#steps[@]} -gt 0 ] || steps=(kernels tokens serve speed)
 for name in "${steps[@]}"; do
   case $name in
-    kernels | tokens | speed) ;;
-    *) echo "tools/vllm_gpu.sh: --only takes kernels, tokens or speed, not $name" >&2; exit 2 ;;
+    kernels | tokens | serve | speed | parallel) ;;
+    *) echo "tools/vllm_gpu.sh: --only takes kernels, tokens, serve, speed or parallel, not $name" >&2; exit 2 ;;
   esac
 done
 mkdir -p "$out"
@@ -48,17 +49,32 @@ step() {
   "$@" || failed+=("$name")
   echo "=== $name took $((SECONDS - start)) s"
 }
-# Arguments: model, batch, contexts.
+# Arguments: model, batch, contexts, GPUs.
 measure() {
   local backend
   for backend in stock locks; do
     step "speed: $1, $backend" "$python" $here/speed.py --models "$work" --out "$out" --model "$1" --batch "$2" \
-      --contexts "$3" --backend $backend
+      --contexts "$3" --ranks "${4:-1}" --backend $backend
   done
 }
+serve() { step "serve $*" "$python" $here/serve.py --models "$work" --out "$out" "$@"; }
 
 if wants kernels; then step "kernels" "$python" $here/kernels.py; fi
 if wants tokens; then step "tokens" "$python" $here/tokens.py --models "$work"; fi
+if wants serve; then serve; fi
+if wants parallel; then
+  gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())')
+  if [ "$gpus" -lt 2 ]; then
+    echo "parallel: two GPUs are needed, and there are $gpus"
+    failed+=(parallel)
+  else
+    step "parallel" "$python" $here/parallel.py --models "$work"
+    serve --ranks 2 --kill
+    measure glm 1 131072,1048000 2
+    measure llama 4 131072 2
+    "$python" $here/speed.py --out "$out" --table
+  fi
+fi
 if wants speed; then
   measure glm 1 131072,262144,524288,1048000
   measure llama 4 131072

@@ -65,11 +65,45 @@ SHAPES = {
 }
 
 
-def write(folder: Path, name: str) -> str:
-    path = folder / name
+def write(folder: Path, name: str, **changes) -> str:
+    path = folder / "-".join([name, *map(str, changes.values())])
     path.mkdir(parents=True, exist_ok=True)
-    (path / "config.json").write_text(json.dumps(SHAPES[name]))
+    (path / "config.json").write_text(json.dumps({**SHAPES[name], **changes}))
     return str(path)
+
+
+def write_weights(path: str) -> None:
+    """For a Llama's folder: the same weights, however many ranks they are divided over. Drawn as by draw_weights."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    shape = json.loads((Path(path) / "config.json").read_text())
+    draw = np.random.default_rng(7)
+
+    def matrix(outputs: int, inputs: int, gain: float = 1.0):
+        return (draw.standard_normal((outputs, inputs), np.float32) * gain * inputs**-0.5).astype(np.float16)
+
+    hidden, inner, vocabulary = shape["hidden_size"], shape["intermediate_size"], shape["vocab_size"]
+    heads, kv_heads = (shape[name] * shape["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
+    weights = {
+        "model.embed_tokens.weight": draw.standard_normal((vocabulary, hidden), np.float32).astype(np.float16),
+        "lm_head.weight": matrix(vocabulary, hidden),
+        "model.norm.weight": np.ones(hidden, np.float16),
+    }
+    for number in range(shape["num_hidden_layers"]):
+        layer = f"model.layers.{number}."
+        weights |= {
+            layer + "self_attn.q_proj.weight": matrix(heads, hidden, 2),
+            layer + "self_attn.k_proj.weight": matrix(kv_heads, hidden, 2),
+            layer + "self_attn.v_proj.weight": matrix(kv_heads, hidden, 2),
+            layer + "self_attn.o_proj.weight": matrix(hidden, heads),
+            layer + "mlp.gate_proj.weight": matrix(inner, hidden),
+            layer + "mlp.up_proj.weight": matrix(inner, hidden),
+            layer + "mlp.down_proj.weight": matrix(hidden, inner),
+            layer + "input_layernorm.weight": np.ones(hidden, np.float16),
+            layer + "post_attention_layernorm.weight": np.ones(hidden, np.float16),
+        }
+    save_file(weights, Path(path) / "model.safetensors", metadata={"format": "pt"})
 
 
 def draw_weights(model) -> None:

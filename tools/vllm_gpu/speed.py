@@ -17,6 +17,7 @@ import models
 
 NEW_TOKENS = 64
 FIRST_STEPS = 16  # of those, left out
+ROW = ("model", "ranks", "batch", "context")
 FULL_GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
 
 
@@ -25,8 +26,6 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
     from vllm import LLM, SamplingParams
     from vllm.sampling_params import RequestOutputKind
-
-    from locks_cpp.vllm import stats
 
     locks = options.backend == "locks"
     if locks:
@@ -44,6 +43,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         gpu_memory_utilization=options.memory,
         enable_prefix_caching=False,
         disable_log_stats=True,
+        tensor_parallel_size=options.ranks,
         attention_config={"backend": "CUSTOM" if locks else "FLASH_ATTN"},
         additional_config={"locks": json.loads(options.settings)} if locks else {},
         compilation_config={**FULL_GRAPHS, "cudagraph_capture_sizes": [options.batch]},
@@ -89,6 +89,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             {
                 "model": options.model,
                 "backend": options.backend,
+                "ranks": options.ranks,
                 "batch": options.batch,
                 "context": name,
                 "ms": statistics.median(measured),
@@ -99,9 +100,15 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         )
         print("speed:", json.dumps(results[-1]), flush=True)
     if locks:
-        figures = stats(engine.vllm_config)
-        print("speed:", {name: figures[name] for name in ("rows_sparse", "rows_reported", "attended_share", "coverage")})
+        for figures in llm.collective_rpc(figures_of_rank):
+            print("speed:", {name: figures[name] for name in ("rows_sparse", "rows_reported", "attended_share", "coverage")})
     return results
+
+
+def figures_of_rank(worker: Any) -> dict[str, Any]:
+    from locks_cpp.vllm import stats
+
+    return stats(worker.vllm_config)
 
 
 def spread(context: str, requests: int) -> list[int]:
@@ -112,16 +119,16 @@ def spread(context: str, requests: int) -> list[int]:
 
 
 def print_table(folder: Path) -> None:
-    rows: dict[tuple[str, int, str], dict[str, float]] = {}
+    rows: dict[tuple[str, int, int, str], dict[str, float]] = {}
     for path in sorted(folder.glob("speed-*.json")):
         for result in json.loads(path.read_text()):
-            rows.setdefault((result["model"], result["batch"], result["context"]), {})[result["backend"]] = result["ms"]
-    print(f"{'model':<8}{'batch':>6}{'context':>16}{'FlashAttention, ms':>20}{'LOCKS, ms':>12}{'':>8}")
-    for (model, batch, context), ms in rows.items():
+            rows.setdefault(tuple(result[name] for name in ROW), {})[result["backend"]] = result["ms"]
+    print(f"{'model':<8}{'GPUs':>6}{'batch':>6}{'context':>16}{'FlashAttention, ms':>20}{'LOCKS, ms':>12}{'':>8}")
+    for (model, ranks, batch, context), ms in rows.items():
         stock, locks = ms.get("stock"), ms.get("locks")
         ratio = f"{stock / locks:.2f} x" if stock and locks else ""
         shown = [f"{value:.2f}" if value else "-" for value in (stock, locks)]
-        print(f"{model:<8}{batch:>6}{context:>16}{shown[0]:>20}{shown[1]:>12}{ratio:>8}")
+        print(f"{model:<8}{ranks:>6}{batch:>6}{context:>16}{shown[0]:>20}{shown[1]:>12}{ratio:>8}")
 
 
 def main() -> int:
@@ -131,6 +138,7 @@ def main() -> int:
     arguments.add_argument("--models", type=Path)
     arguments.add_argument("--model", choices=("glm", "llama", "tiny"))
     arguments.add_argument("--backend", choices=("stock", "locks"))
+    arguments.add_argument("--ranks", type=int, default=1, help="GPUs, of tensor parallelism")
     arguments.add_argument("--batch", type=int, default=1)
     arguments.add_argument("--contexts", default="131072", help="with commas between; 1024-32768: the batch's are spread so")
     arguments.add_argument("--settings", default="{}", help="of LOCKS, as JSON")
@@ -141,7 +149,7 @@ def main() -> int:
         print_table(options.out)
         return 0
     results = measure(options)
-    name = f"speed-{options.model}-{options.backend}-{options.batch}.json"
+    name = f"speed-{options.model}-{options.backend}-{options.ranks}-{options.batch}.json"
     (options.out / name).write_text(json.dumps(results))
     return 0
 
