@@ -59,7 +59,8 @@ REPORT_BYTES = _native.REPORT_BYTES
 
 
 def why_unavailable() -> str:
-    """Why nothing here can be called: no CUDA in this build, no device, a driver or a device too old. Empty if it can."""
+    """Why nothing here can be called: no CUDA in this build, no device, a driver or a device too old, code for other devices.
+    Empty if it can."""
     return _why if _cuda is None else _cuda.why_unavailable()
 
 

@@ -54,4 +54,18 @@ void copy_rows(const HeadRows& from, const HeadRows& to, std::int64_t rows, std:
   }
 }
 
+std::string why_kernels_cannot_run() {
+  cudaFuncAttributes found{};
+  const cudaError_t status = cudaFuncGetAttributes(&found, copy_kernel<float, float>);
+  if (status == cudaSuccess) return {};
+  (void)cudaGetLastError();
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
+    const cuda::Device device = cuda::current_device();
+    return "this build of locks_cpp has no code for compute capability " + std::to_string(device.compute_capability / 10) +
+           "." + std::to_string(device.compute_capability % 10) + " (" + device.name +
+           "); build it with LOCKS_CUDA_ARCHITECTURES=native";
+  }
+  return std::string("cudaFuncGetAttributes: ") + cudaGetErrorString(status);
+}
+
 }  // namespace locks::python

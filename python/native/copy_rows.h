@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "locks/cuda.h"
 
@@ -17,5 +18,8 @@ struct HeadRows {
 /// At least one row and head, head_dim a supported one, at most 65535 rows; types f32, f16 and bf16.
 void copy_rows(const HeadRows& from, const HeadRows& to, std::int64_t rows, std::int64_t heads, int head_dim,
                cuda::Stream stream);
+
+/// Why the current device cannot run this module's kernels, which may have been compiled for others. Empty if it can.
+std::string why_kernels_cannot_run();
 
 }  // namespace locks::python

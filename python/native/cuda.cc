@@ -219,7 +219,10 @@ nb::dict device() {
 
 NB_MODULE(_cuda, m) {
   nb::set_leak_warnings(false);  // as in _native
-  m.def("why_unavailable", &cuda::why_unavailable);
+  m.def("why_unavailable", [] {
+    const std::string why = cuda::why_unavailable();
+    return why.empty() ? why_kernels_cannot_run() : why;
+  });
   m.def("device", &device);
   m.def(
       "page_bytes",
