@@ -50,6 +50,7 @@ def test_a_plain_decoder_is_served():
     refuse_layer(**SERVED)
     refuse_layer(**{**SERVED, "logits_soft_cap": 0.0, "extra": {"sinks": None, "use_alibi_sqrt": False}})
     refuse_engine(engine({"decode_context_parallel_size": 1}, {"use_mla": False}, kv_transfer_config=None))
+    refuse_engine(engine(speculative_config=SimpleNamespace(method="ngram")))
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,9 @@ def test_a_layer_that_is_not_served(changed, words):
         (engine({"prefill_context_parallel_size": 4}), "--prefill-context-parallel-size is 4"),
         (engine({"use_ubatching": True}), "--enable-dbo"),
         (engine(kv_transfer_config=object()), "KV connector"),
+        (engine(speculative_config=SimpleNamespace(method="eagle3")), "speculation by 'eagle3'"),
+        (engine(speculative_config=SimpleNamespace(method="draft_model")), "speculation by 'draft_model'"),
+        (engine(speculative_config=SimpleNamespace()), "speculation by None"),
         (engine(model={"use_mla": True}), "MLA"),
         (engine(model={"is_hybrid": True}), "state-space"),
         (engine(model={"is_encoder_decoder": True}), "encoder"),

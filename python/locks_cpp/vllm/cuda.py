@@ -44,7 +44,13 @@ class CudaBackend(FlashAttentionBackend):
     def validate_configuration(cls, *args: Any, **kwargs: Any) -> list[str]:
         """vLLM ends the start with these reasons, before it reads weights."""
         unavailable = why_unavailable()
-        reasons = [unavailable] if unavailable else list(super().validate_configuration(*args, **kwargs))
+        cache_dtype = kwargs.get("kv_cache_dtype")
+        if unavailable:
+            reasons = [unavailable]
+        elif not cls.supports_kv_cache_dtype(cache_dtype):
+            reasons = [f"--kv-cache-dtype {cache_dtype}; served are {', '.join(CUDA_CACHE_DTYPES)}"]
+        else:
+            reasons = list(super().validate_configuration(*args, **kwargs))
         return [str(Refusal("; ".join(reasons)))] if reasons else []
 
     @classmethod

@@ -15,6 +15,7 @@ class Refusal(ValueError):
 HEAD_DIMS = (64, 80, 96, 128, 192, 256)  # those of the library
 CPU_CACHE_DTYPES = ("auto", "float32", "float16", "bfloat16")
 CUDA_CACHE_DTYPES = ("auto", "float16", "bfloat16")  # FlashAttention's, which attends to prompts
+SPECULATIONS = ("ngram",)
 
 
 def refuse_engine(vllm_config: Any) -> None:
@@ -33,6 +34,13 @@ def refuse_engine(vllm_config: Any) -> None:
         )
     if getattr(vllm_config, "kv_transfer_config", None) is not None:
         raise Refusal("a KV connector is configured (kv_transfer_config); blocks that it loads would have no summaries")
+    speculative = getattr(vllm_config, "speculative_config", None)
+    method = getattr(speculative, "method", None)
+    if speculative is not None and method not in SPECULATIONS:
+        raise Refusal(
+            f"speculation by {method!r} (--speculative-config); served is {', '.join(SPECULATIONS)}: how other methods and "
+            "the layers of a model that drafts use the cache was not tried"
+        )
     model = vllm_config.model_config
     for name, what in (
         ("use_mla", "uses multi-head latent attention (MLA)"),

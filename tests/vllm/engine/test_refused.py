@@ -118,5 +118,8 @@ def test_without_a_gpu_custom_is_refused(monkeypatch):
         # This machine may have a GPU and the build a CUDA module; what is played is that one of them is missing.
         monkeypatch.setattr("locks_cpp.vllm.cuda.why_unavailable", lambda: "there is no GPU")
         assert backend.validate_configuration(head_size=128, dtype=None) == ["LOCKS refuses to start: there is no GPU"]
+        monkeypatch.setattr("locks_cpp.vllm.cuda.why_unavailable", lambda: "")
+        reasons = backend.validate_configuration(head_size=128, dtype=None, kv_cache_dtype="fp8")
+        assert reasons == ["LOCKS refuses to start: --kv-cache-dtype fp8; served are auto, float16, bfloat16"]
     finally:
         AttentionBackendEnum.CUSTOM.clear_override()
