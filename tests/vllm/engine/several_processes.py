@@ -1,6 +1,6 @@
-"""vLLM as it is served: an engine process and a worker process, which find the plug-in by its entry point.
+"""vLLM as it is served: an engine process and worker processes, which find the plug-in by its entry point.
 
-several_processes.py CHECKPOINT RESULTS
+several_processes.py CHECKPOINT RESULTS RANKS
 """
 
 import json
@@ -11,13 +11,15 @@ import runs
 
 
 def main() -> None:
-    checkpoint, results = map(Path, sys.argv[1:])
-    try:
-        runs.run(checkpoint, {"budget": 1})
-    except Exception as error:
-        print(f"the start ended with {type(error).__name__}", flush=True)
+    checkpoint, results = map(Path, sys.argv[1:3])
+    ranks = int(sys.argv[3])
+    if ranks == 1:
+        try:
+            runs.run(checkpoint, {"budget": 1})
+        except Exception as error:
+            print(f"the start ended with {type(error).__name__}", flush=True)
     locks = {"budget_tokens": 320, "min_context_tokens": 256, "debug_check": True}
-    results.write_text(json.dumps(runs.run(checkpoint, locks).tokens))
+    results.write_text(json.dumps(runs.run(checkpoint, locks, tensor_parallel_size=ranks).tokens))
 
 
 if __name__ == "__main__":  # vLLM's processes import this file again

@@ -6,18 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import runs
 from test_engine import SPARSE
 
 
-def test_engine_and_worker_processes(checkpoint, tmp_path):
-    """A refusal in the worker ends the start, with its line in the log; a start without one says that LOCKS is active; the
-    tokens are those of one process."""
-    results = tmp_path / "tokens.json"
+def run_processes(checkpoint, folder, ranks, **environment):
+    """What they said, and the tokens."""
+    results = folder / "tokens.json"
     run = subprocess.run(
-        [sys.executable, Path(__file__).parent / "several_processes.py", checkpoint, results],
-        cwd=tmp_path,
-        env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"},
+        [sys.executable, Path(__file__).parent / "several_processes.py", checkpoint, results, str(ranks)],
+        cwd=folder,
+        env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -25,8 +25,32 @@ def test_engine_and_worker_processes(checkpoint, tmp_path):
         check=False,
     )
     assert run.returncode == 0, run.stdout[-4000:]
-    assert "LOCKS refuses to start: unknown setting budget" in run.stdout
-    assert "the start ended with" in run.stdout
-    assert run.stdout.count("LOCKS is active: 320 tokens of each context of 321 or more") == 1
-    assert "sparse rows attended" in run.stdout  # at the end, in the worker
-    assert json.loads(results.read_text()) == runs.run(checkpoint, SPARSE).tokens
+    return run.stdout, json.loads(results.read_text())
+
+
+@pytest.fixture(scope="module")
+def tokens_of_one_process(checkpoint):
+    return runs.run(checkpoint, SPARSE).tokens
+
+
+def test_engine_and_worker_processes(checkpoint, tokens_of_one_process, tmp_path):
+    """A refusal in the worker ends the start, with its line in the log; a start without one says that LOCKS is active; the
+    tokens are those of one process."""
+    said, tokens = run_processes(checkpoint, tmp_path, 1)
+    assert "LOCKS refuses to start: unknown setting budget" in said
+    assert "the start ended with" in said
+    assert said.count("LOCKS is active: 320 tokens of each context of 321 or more") == 1
+    assert "sparse rows attended" in said  # at the end, in the worker
+    assert tokens == tokens_of_one_process
+
+
+def test_two_ranks_choose_what_one_does(checkpoint, tokens_of_one_process, tmp_path):
+    """Tensor parallelism: one of the two KV heads each. In float32 sums in another order change no choice here."""
+    processors = sorted(os.sched_getaffinity(0))
+    if len(processors) < 2:
+        pytest.skip("two ranks need two processors")
+    # By itself vLLM wants a NUMA node for each rank.
+    places = {"VLLM_CPU_OMP_THREADS_BIND": f"{processors[0]}|{processors[1]}", "VLLM_HOST_IP": "127.0.0.1"}
+    said, tokens = run_processes(checkpoint, tmp_path, 2, **places)
+    assert said.count("LOCKS is active: 320 tokens of each context of 321 or more") == 2
+    assert tokens == tokens_of_one_process
