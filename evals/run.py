@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Dense attention, LOCKS and its rivals on the same prompts, in the same engine, from the same caches.
+"""Dense attention, LOCKS and its rivals on the same prompts: in one llama.cpp, from the same caches; or over endpoints.
 
     python evals/run.py --config evals/configs/small.toml [--out FOLDER] [--tasks]
 
-Every context is read once, with dense attention; each method goes on from the saved cache. Results are written one by
+In llama.cpp every context is read once, with dense attention; each method goes on from the saved cache. Results are written one by
 one, and the same command goes on where a run was stopped. At the end report.html and report.md are made. docs/EVALS.md
 explains the configuration.
 """
@@ -25,6 +25,8 @@ import engine as engines  # noqa: E402
 import report  # noqa: E402
 import task_list  # noqa: E402
 from config import ConfigError  # noqa: E402
+from endpoint import EndpointError  # noqa: E402
+from endpoint_run import EndpointRun  # noqa: E402
 from llama_host import HostError  # noqa: E402
 from runner import Run  # noqa: E402
 from session import SessionError  # noqa: E402
@@ -54,6 +56,7 @@ def prepare(parsed, argv):
     from llama_host import real_model_path
     from plugin_path import find_plugin
 
+    command = shlex.join(["python", "evals/run.py", *argv])
     tables = configuration.read(parsed.config)
     if parsed.method:
         methods = tables.get("method", {})
@@ -65,17 +68,23 @@ def prepare(parsed, argv):
         name: getattr(parsed, name) for name in ("out", "model", "seed", "threads", "protocol", "rope_scaling", "progress")
     }
     config = configuration.parse(tables, flags, str(parsed.config))
-    task_list.check(config.tasks)
+    task_list.check(config.tasks, config.endpoints)
+    if config.endpoints:
+        if parsed.plugin:
+            raise ConfigError("--plugin is for llama.cpp, and these methods are endpoints")
+        return EndpointRun(config, command)
     if config.model and not Path(config.model).is_file():
         raise ConfigError(f"no such model file: {config.model}")
     plugin = parsed.plugin or find_plugin()
     if not plugin.is_file():
         raise ConfigError(f"no such file: {plugin}")
-    return Run(config, config.model or real_model_path(), str(plugin), shlex.join(["python", "evals/run.py", *argv]))
+    return Run(config, config.model or real_model_path(), str(plugin), command)
 
 
 def check_methods(run):
     """Asks the plug-in about every method's settings, so that nothing is refused in the middle of a run."""
+    if run.config.endpoints:
+        return
     for name, settings in run.config.methods.items():
         if settings.get("selector") == "shadowkv":
             settings = {"rope_base": 10000, "rope_pairs": "interleaved", **settings}
@@ -101,7 +110,7 @@ def main(arguments=None):
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (ConfigError, HostError, SessionError, FileNotFoundError, RuntimeError, OSError) as error:
+    except (ConfigError, EndpointError, HostError, SessionError, FileNotFoundError, RuntimeError, OSError) as error:
         print(f"eval: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -39,6 +39,7 @@ class Cell:
     coverage: float | None = None
     seconds: float | None = None
     step_seconds: float | None = None
+    request_seconds: float | None = None  # of endpoints
     curve: list = field(default_factory=list)  # mean KL at each position
 
 
@@ -109,7 +110,7 @@ def _cell(method, rows):
     cell.kl = _number_of(good, "kl")
     cell.same = _mean(good, "same")
     cell.attended = _mean(good, "attended_tokens")
-    dense = sum(row["dense_bytes"] for row in good)
+    dense = sum(row.get("dense_bytes", 0) for row in good)
     if dense > 0:
         cell.score_share = sum(row["score_bytes"] for row in good) / dense
         cell.bytes_share = cell.score_share + sum(row["attend_bytes"] for row in good) / dense
@@ -119,8 +120,11 @@ def _cell(method, rows):
             cell.held_share = sum(row["held_bytes"] for row in good) / dense
     cell.coverage = _mean(good, "coverage")
     cell.seconds = sum(row["seconds"] for row in good)
-    steps = sum(row["steps"] for row in good)
-    cell.step_seconds = cell.seconds / steps if steps else None
+    if "steps" in good[0]:
+        steps = sum(row["steps"] for row in good)
+        cell.step_seconds = cell.seconds / steps if steps else None
+    else:
+        cell.request_seconds = cell.seconds / len(good)
     curves = [row["kl_positions"] for row in good if row.get("kl_positions")]
     if curves and len({len(curve) for curve in curves}) == 1:
         cell.curve = np.mean(curves, axis=0).tolist()

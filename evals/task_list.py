@@ -74,14 +74,20 @@ def known_names():
     return [*FORCED, *sources()]
 
 
-def check(tasks):
-    """ConfigError where a name is not known or a file is missing, before anyone waits for a model."""
+def check(tasks, endpoints=()):
+    """ConfigError where a name is not known, a file is missing, or an endpoint cannot do it, before anyone waits for a
+    model."""
     import document
 
     known = known_names()
     for task in tasks:
         if task.name not in known:
             raise ConfigError(f"unknown task {task.name!r}. Known: {', '.join(known)}")
+        if task.name in FORCED and endpoints:
+            raise ConfigError(
+                f"task {task.name!r} compares the distributions of next tokens, and an endpoint gives texts alone; "
+                "take tasks that have answers, or methods of llama.cpp"
+            )
         if task.name in FORCED and task.data:
             raise ConfigError(f"task {task.name!r} has no data file; its text is given by text = ...")
         if task.name not in FORCED and task.text:
@@ -91,6 +97,11 @@ def check(tasks):
                 document.file_text(task.text, 1 << 16)
             except document.DocumentError as error:
                 raise ConfigError(f"task {task.name!r}: {error}") from error
+
+
+def make_samples(config, engine):
+    """A task and a sample for every prompt of a configuration whose tasks all have answers; `engine` counts tokens."""
+    return [(task, sample) for task in config.tasks for sample in _generate(task, config.seed, engine)]
 
 
 def make_work(config, engine, beginning=()):
