@@ -38,6 +38,10 @@ class Task:
     text: str = ""  # kl and perplexity: a file; empty: the project's own documentation and sources
     data: str = ""  # tasks that read a published file: its path
     haystack: str = ""  # tasks that hide needles in prose: a text file to take it from
+    new_tokens: int = 0  # tasks that read a published file: at most so many; 0: as published
+    repeats: int = 1  # mathematics: answers to each problem, for avg@k
+    temperature: float = 0.0
+    top_p: float = 1.0
 
     @property
     def label(self):
@@ -91,6 +95,10 @@ TASK_KEYS = {
     "text": (str, list),
     "data": str,
     "haystack": str,
+    "new_tokens": int,
+    "repeats": int,
+    "temperature": float,
+    "top_p": float,
 }
 
 
@@ -165,6 +173,12 @@ def _tasks(number, table):
         raise ConfigError(f"{where}expected [[task]], got {table!r}")
     for key, value in table.items():
         check(key, value, TASK_KEYS, where)
+    between(table, "new_tokens", 1, 10**6, where)
+    between(table, "repeats", 1, 1024, where)
+    between(table, "temperature", 0, 10, where)
+    between(table, "top_p", 1e-6, 1, where)
+    if table.get("repeats", 1) > 1 and not table.get("temperature"):
+        raise ConfigError(f"{where}repeats is {table['repeats']}, and without a temperature all answers would be the same")
     if not table.get("name"):
         raise ConfigError(f"{where}name is missing")
     table = dict(table)

@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 
+import sampling
 import scoring
 import task_list
 from config import Config, ConfigError
@@ -37,7 +38,7 @@ class EndpointRun:
         except EndpointError as error:
             raise ConfigError(f"tokens cannot be counted: {error}") from error
         for name, client in clients.items():
-            servers[name] |= check_answers(name, client, samples[0][1], self.config)
+            servers[name] |= check_answers(name, client, *samples[0], self.config)
         identity = self._identity(clients, samples)
         with Folder(self.config.out) as folder:
             results = folder.open(identity)
@@ -56,7 +57,7 @@ class EndpointRun:
 
         def ask(pair):
             started = time.monotonic()
-            answer = ask_for(client, pair[1], self.config)
+            answer = ask_for(client, *pair, self.config)
             return answer, time.monotonic() - started
 
         for (task, sample), outcome in in_parallel(ask, pairs, client.endpoint.requests):
@@ -108,11 +109,11 @@ def find_model(name, client):
     return {"url": client.endpoint.url, "model": client.model}
 
 
-def check_answers(name, client, sample, config):
+def check_answers(name, client, task, sample, config):
     """One token, so that a wrong model or key is said before the run. Returns what the server says it served."""
     short = dataclasses.replace(sample, context="One", question=" two", prefix="", new_tokens=1)
     try:
-        answer = ask_for(client, short, config)
+        answer = ask_for(client, task, short, config)
     except EndpointError as error:
         known = client.models() if isinstance(error, Refused) else []
         there = f"; the server has {', '.join(known)}" if known else ""
@@ -128,13 +129,19 @@ def completion_prompt(sample, config):
     return prompt + sample.prefix
 
 
-def ask_for(client, sample, config):
+def ask_for(client, task, sample, config):
+    chosen = sampling.of(task, sample, config.seed)
+    asked = {"temperature": chosen.temperature}
+    if chosen.temperature:
+        asked |= {"top_p": chosen.top_p, "seed": chosen.seed}
     if not client.endpoint.chat or not sample.details.get("chat", True):
-        return client.complete(completion_prompt(sample, config), sample.new_tokens, **sampling())
+        answer = client.complete(completion_prompt(sample, config), sample.new_tokens, **asked)
+        # A server would end at a `stop` that comes first, too.
+        return dataclasses.replace(answer, text=sampling.cut(answer.text, chosen.stop))
     # Not every server goes on with a message of its own, so the answer's beginning stands at the end of the question, as in
     # RULER. Models repeat it, for which there has to be room.
     room = sample.new_tokens + (client.count_tokens(sample.prefix) if sample.prefix else 0)
-    answer = client.chat(sample.context + sample.question + sample.prefix, room, **sampling())
+    answer = client.chat(sample.context + sample.question + sample.prefix, room, **asked)
     return dataclasses.replace(answer, text=behind(sample.prefix, answer.text))
 
 
@@ -142,10 +149,6 @@ def behind(prefix, text):
     """What an answer says behind the beginning that it was to have."""
     prefix, begun = prefix.strip(), text.lstrip()
     return begun[len(prefix) :] if prefix and begun.startswith(prefix) else text
-
-
-def sampling():
-    return {"temperature": 0}
 
 
 def describe_result(sample, answer, seconds):

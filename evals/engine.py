@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sampling import Sampling, cut, generate
+
 READ_AGAIN_TOKENS = 64  # of the context, exactly, in every run: RocketKV looks at the queries of a prompt's end
 DECODE_ROWS = 8  # so few rows in a step count as decoding
 
@@ -29,6 +31,7 @@ class Job:
     forced: bool
     prompt_dense: bool
     kl_rows: int
+    sampling: Sampling = Sampling()
     read_anew: bool = False  # the context is read, and not restored: for a selector that has to see it
 
     @property
@@ -234,11 +237,12 @@ def _answer(state, job, options):
             nll.append(-float(log_softmax(logits)[job.question[i + 1]]))
     tokens = []
     if job.new_tokens > 0:
-        tokens, steps = context.generate(logits, len(job.context) + len(job.question), job.new_tokens)
-        seconds += sum(steps)
+        start = len(job.context) + len(job.question)
+        tokens, spent = generate(context, state.model, logits, start, job.new_tokens, job.sampling)
+        seconds += spent
     if tokens and state.model.is_end(tokens[-1]):
         tokens.pop()
     counted = locks_llamacpp.statistics()
     state.close("answer")
-    text = state.model.detokenize(np.array(tokens, np.int32)) if tokens else ""
+    text = cut(state.model.detokenize(np.array(tokens, np.int32)), job.sampling.stop) if tokens else ""
     return Outcome(text, len(tokens), kl, nll, float(np.mean(same)) if same else None, seconds, counted)

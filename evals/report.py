@@ -87,7 +87,7 @@ class Report:
         if task.name != "kl":
             columns += ["KL"]
         columns += ["same token, %", "tokens attended", "bytes, % of dense", "to choose, %", "held, % of cache"]
-        columns += ["coverage, %", "ms a step", "s a request", "samples"]
+        columns += ["coverage, %", "new tokens", "cut off, %", "ms a step", "s a request", "samples"]
         table = [["method", *columns]]
         for cell in task.cells:
             score_text = fixed(cell.score) if task.forced else "{:.3f}"
@@ -101,6 +101,9 @@ class Report:
                 percent(cell.score_share),
             ]
             row += [percent(cell.held_share), percent(cell.coverage)]
+            # Elsewhere the lengths of answers are given, and say nothing.
+            long = task.name.startswith("math/")
+            row += [number(cell.new_tokens, "{:,.0f}") if long else NONE, percent(cell.cut_off if long else None)]
             row.append(number(None if cell.step_seconds is None else 1000 * cell.step_seconds, "{:.1f}"))
             row.append(number(cell.request_seconds, "{:.1f}"))
             row.append(f"{cell.samples}" + (f" ({cell.failed} failed)" if cell.failed else ""))
@@ -122,9 +125,17 @@ class Report:
 
     def _asked(self):
         yield "seed", str(self.config["seed"])
-        yield "decoding", "greedy"
+        yield "decoding", "; ".join(["greedy", *self._sampled()])
         if self.config["before"] or self.config["after"]:
             yield "around the prompt", f"{self.config['before']!r} ... {self.config['after']!r}"
+
+    def _sampled(self):
+        for task in self.config["tasks"]:
+            if task.get("temperature"):
+                yield (
+                    f"{task['name']}: temperature {task['temperature']:g}, top_p {task['top_p']:g}, "
+                    f"{task['repeats']} answers to each problem"
+                )
 
     def _engine(self):
         facts, config, model = self.run["facts"], self.config, self.identity["model"]

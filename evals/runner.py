@@ -10,6 +10,7 @@ from pathlib import Path
 
 import config as configuration
 import engine as engines
+import sampling
 import task_list
 from config import ConfigError
 from estimate import Estimate
@@ -129,6 +130,7 @@ class Run:
             context=item.context,
             question=item.question,
             new_tokens=item.sample.new_tokens,
+            sampling=sampling.of(item.task, item.sample, self.config.seed),
             forced=item.forced,
             prompt_dense=not sparse_question and not item.forced,
             kl_rows=item.kl_rows(self.config.protocol),
@@ -198,6 +200,7 @@ def describe_result(item, outcome, settings, facts):
         "context_tokens": len(item.context),
         "question_tokens": len(item.question),
         "new_tokens": outcome.new_tokens,
+        "cut_off": 0 < item.sample.new_tokens == outcome.new_tokens,
         "steps": counted["decode_steps"],
         "attended_tokens": counted["attended_tokens"],
         "score_bytes": counted["score_bytes"] / steps,

@@ -141,10 +141,3 @@ def score(answer: str, references: Sequence[str]) -> float:
     return float(
         found is not None and len(found) <= LONGEST and any(equal(found, reference) for reference in references)
     )
-
-
-def average_at_k(scores: Sequence[Sequence[float]]) -> float:
-    """avg@k: the mean over problems of the mean over the k answers to each."""
-    if not scores or any(len(answers) != len(scores[0]) or not answers for answers in scores):
-        raise ValueError(f"expected the same number of answers to each problem, got {sorted({len(a) for a in scores})}")
-    return sum(sum(answers) / len(answers) for answers in scores) / len(scores)

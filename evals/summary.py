@@ -37,6 +37,8 @@ class Cell:
     score_share: float | None = None  # the part of it that is read to choose
     held_share: float | None = None  # beside the cache, of the cache
     coverage: float | None = None
+    new_tokens: float | None = None
+    cut_off: float | None = None  # share of the answers for which there was not enough room
     seconds: float | None = None
     step_seconds: float | None = None
     request_seconds: float | None = None  # of endpoints
@@ -48,6 +50,7 @@ class TaskSummary:
     label: str
     name: str
     cells: list  # of Cell, in the order of the methods
+    repeats: int = 1  # answers to each problem
 
     @property
     def forced(self):
@@ -55,7 +58,7 @@ class TaskSummary:
 
     @property
     def score_title(self):
-        return LOWER_IS_BETTER.get(self.name, "score")
+        return LOWER_IS_BETTER.get(self.name, f"avg@{self.repeats}" if self.repeats > 1 else "score")
 
 
 def number(values, seed=0):
@@ -86,9 +89,23 @@ def summarize(results, methods):
     for result in results:
         tasks.setdefault(result["task"], []).append(result)
     return [
-        TaskSummary(label, rows[0]["name"], [_cell(method, rows) for method in methods if _of(rows, method)])
+        TaskSummary(label, rows[0]["name"], [_cell(method, rows) for method in methods if _of(rows, method)], _repeats(rows))
         for label, rows in tasks.items()
     ]
+
+
+def _repeats(rows):
+    return 1 + max((row.get("details") or {}).get("repeat", 0) for row in rows)
+
+
+def _by_problem(rows):
+    """A score for each problem: the mean over its answers, which are not independent of each other."""
+    problems = {}
+    for row in rows:
+        if row["score"] is not None:
+            problem = row["index"] - row["details"].get("repeat", 0)  # the index of its first answer
+            problems.setdefault(problem, []).append(row["score"])
+    return [float(np.mean(scores)) for scores in problems.values()]
 
 
 def _of(rows, method):
@@ -105,7 +122,7 @@ def _cell(method, rows):
         logs = number([row["nll"] for row in good])
         cell.score = Number(*(None if value is None else math.exp(value) for value in (logs.mean, logs.low, logs.high)))
     else:
-        scores = [row["score"] for row in good if row["score"] is not None]
+        scores = _by_problem(good)
         cell.score = number(scores) if scores else None
     cell.kl = _number_of(good, "kl")
     cell.same = _mean(good, "same")
@@ -119,6 +136,8 @@ def _cell(method, rows):
             # What dense attention reads in a step is the whole cache.
             cell.held_share = sum(row["held_bytes"] for row in good) / dense
     cell.coverage = _mean(good, "coverage")
+    cell.new_tokens = _mean(good, "new_tokens")
+    cell.cut_off = _mean(good, "cut_off")
     cell.seconds = sum(row["seconds"] for row in good)
     if "steps" in good[0]:
         steps = sum(row["steps"] for row in good)

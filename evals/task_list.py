@@ -16,6 +16,7 @@ from config import ConfigError, Task
 from sample import Sample
 
 FORCED = ("kl", "perplexity")
+OF_ANSWERS = ("data", "haystack", "new_tokens", "repeats", "temperature", "top_p")
 MAX_TEXT_BYTES = 8 << 20
 MAX_KL_ROWS = 256  # of a question, for each of which a whole distribution is kept on the disk
 
@@ -88,8 +89,10 @@ def check(tasks, endpoints=()):
                 f"task {task.name!r} compares the distributions of next tokens, and an endpoint gives texts alone; "
                 "take tasks that have answers, or methods of llama.cpp"
             )
-        if task.name in FORCED and task.data:
-            raise ConfigError(f"task {task.name!r} has no data file; its text is given by text = ...")
+        unset = Task(task.name, task.tokens, task.count)
+        given = [key for key in OF_ANSWERS if getattr(task, key) != getattr(unset, key)]
+        if task.name in FORCED and given:
+            raise ConfigError(f"task {task.name!r} has no {given[0]}; its text is given by text = ..., and forced")
         if task.name not in FORCED and task.text:
             raise ConfigError(f"task {task.name!r} makes its own text; text is for {' and '.join(FORCED)}")
         if task.text:
@@ -107,14 +110,17 @@ def make_samples(config, engine):
 def make_work(config, engine, beginning=()):
     """Every prompt of the configuration. `engine` makes tokens of texts; `beginning` are the tokens that a text of this
     model starts with."""
-    before = np.concatenate([np.array(beginning, np.int32), _tokens(engine, config.before)])
-    after = _tokens(engine, config.after)
+    beginning = np.array(beginning, np.int32)
+    template = np.concatenate([beginning, _tokens(engine, config.before)]), _tokens(engine, config.after)
+    plain = beginning, np.array([], np.int32)
     work = []
     for task in config.tasks:
         if task.name in FORCED:
-            work += _windows(task, engine, np.array(beginning, np.int32))
-        else:
-            work += [_prompt(task, sample, engine, before, after) for sample in _generate(task, config.seed, engine)]
+            work += _windows(task, engine, beginning)
+            continue
+        for sample in _generate(task, config.seed, engine):
+            # A set that its benchmark gives without a chat template has none here either.
+            work.append(_prompt(task, sample, engine, *(template if sample.details.get("chat", True) else plain)))
     return work
 
 
@@ -124,7 +130,9 @@ def _tokens(engine, text):
 
 def _generate(task, seed, engine):
     module, name = sources()[task.name]
-    more = {key: value for key in ("data", "haystack") if (value := getattr(task, key))}
+    more = {key: value for key in ("data", "haystack", "new_tokens") if (value := getattr(task, key))}
+    if task.repeats > 1:
+        more["repeats"] = task.repeats
     for key in more:
         if key not in inspect.signature(module.generate).parameters:
             raise ConfigError(f"task {task.label!r} takes no {key}")

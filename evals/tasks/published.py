@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from sample import Sample
@@ -18,14 +19,24 @@ TASKS = (
 
 
 def generate(
-    task: str, tokens: int, count: int, seed: int, count_tokens: CountTokens, *, data: str | Path | None = None
+    task: str,
+    tokens: int,
+    count: int,
+    seed: int,
+    count_tokens: CountTokens,
+    *,
+    data: str | Path | None = None,
+    new_tokens: int | None = None,
+    repeats: int = 1,
 ) -> list[Sample]:
-    """The first `count` samples of the published file `data`, as they are, whatever the seed. With `tokens` above 0,
-    contexts that are too long are cut in their middle. LongBench's own dataset2prompt.json is used if it lies beside the
-    file."""
+    """The first `count` samples of the published file `data`, as they are, whatever the seed; of mathematics each `repeats`
+    times. With `tokens` above 0, contexts that are too long are cut in their middle. LongBench's own dataset2prompt.json is
+    used if it lies beside the file."""
     if data is None:
         raise TaskError(f"{task} is read from its published file; give that file's path (data = ...)")
-    samples = read(task, data, limit=count, prompts=_beside(task, data))
+    samples = read(task, data, limit=count, repeats=repeats, prompts=_beside(task, data))
+    if new_tokens:
+        samples = [replace(sample, new_tokens=new_tokens) for sample in samples]
     return [cut_middle(sample, tokens, count_tokens) for sample in samples] if tokens > 0 else samples
 
 
@@ -46,6 +57,8 @@ def read(
     family, _, task = name.partition("/")
     if name in MATHEMATICS:
         return MATHEMATICS[name](path, limit=limit, repeats=repeats)
+    if repeats != 1:
+        raise TaskError(f"{name} has one answer to each question; repeats is for {', '.join(MATHEMATICS)}")
     if family == "longbench":
         return longbench.read(task, path, limit=limit, prompts=prompts)
     if family == "infinitebench":

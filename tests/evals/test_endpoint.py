@@ -12,6 +12,7 @@ import time
 import pytest
 
 import fake_engine  # noqa: F401 - finds evals
+from task_helpers import write_lines
 
 import config  # noqa: E402
 import endpoint  # noqa: E402
@@ -19,7 +20,7 @@ import endpoint_run  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
 import task_list  # noqa: E402
-from config import ConfigError  # noqa: E402
+from config import ConfigError, Task  # noqa: E402
 from endpoint import Client, EndpointError, Refused  # noqa: E402
 from endpoint_config import Endpoint  # noqa: E402
 from results import load_results  # noqa: E402
@@ -365,6 +366,28 @@ def test_text_around_prompts_and_sets_without_a_chat_template(server, said, tmp_
     room = {body["max_tokens"] for path, body in server.requests if "chat" in path and "The answer" in str(body)}
     assert room == {3 + 2}  # for the words and for what the answer begins with
     assert begun[0]["prediction"].split()[0] == "answer0" and begun[0]["score"] == 1
+
+
+def test_several_answers_to_a_problem_have_seeds_of_their_own(server, tmp_path):
+    path = write_lines(
+        tmp_path / "aime.jsonl", {"problem": "say \\boxed{7}", "answer": 7}, {"problem": "say 8", "answer": 8}
+    )
+    tables = tables_of(server)
+    sampled = {"temperature": 0.6, "top_p": 0.95, "repeats": 3, "new_tokens": 1}
+    tables["task"] = [{"name": "math/aime", "data": str(path), "count": 2, **sampled}]
+    make_run(tmp_path, tables).go()
+    asked = [body for path, body in server.requests if "say" in str(body)]
+    assert len(asked) == 6 and len({body["seed"] for body in asked}) == 6
+    assert {(body["temperature"], body["top_p"], body["max_tokens"]) for body in asked} == {(0.6, 0.95, 1)}
+    text = report.write(tmp_path / "out")
+    assert "avg@3" in text and "| one | 0.500 | 1 | 100.0 |" in text
+
+
+def test_an_answer_over_an_endpoint_is_cut_at_its_stop(server):
+    server.script = [(200, {"choices": [{"text": "\none\nDialogue:"}]})]
+    sample = Sample("longbench/samsum", 0, "c", "q", ("one",), 8, details={"chat": False, "stop": "\n"})
+    answer = endpoint_run.ask_for(client_of(server), Task(sample.task, 0, 1), sample, config.Config((), {}))
+    assert answer.text == "\none" and "stop" not in server.requests[0][1]
 
 
 @pytest.mark.parametrize(

@@ -97,13 +97,6 @@ def test_whatever_is_in_the_box_is_scored(inside):
     assert math.score(rf"\boxed{{{inside}}}", ["5"]) == 0.0
 
 
-def test_average_at_k():
-    assert math.average_at_k([[1, 0, 0, 0], [1, 1, 1, 0]]) == 0.5
-    for wrong in ([], [[1], [1, 0]], [[]]):
-        with pytest.raises(ValueError, match="same number of answers"):
-            math.average_at_k(wrong)
-
-
 def test_every_published_solution_ends_with_its_answer():
     folder = os.environ.get("LOCKS_TEST_DATA")
     if not folder or not (Path(folder) / "math500.jsonl").exists():
