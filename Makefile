@@ -3,7 +3,8 @@
 #   make test              builds and runs all tests
 #   make test-vllm         runs the tests inside vLLM's real engine, in an environment of its own (.venv-vllm, 4 GB and more)
 #   make bench             measures the stages and whole steps; writes out/bench.json
-#   make eval              compares LOCKS and its rivals on a real model; or make eval CONFIG=my.toml; writes out/eval/report.html
+#   make eval              compares LOCKS and its rivals on a real model; writes out/eval/report.html; or, say,
+#                          make eval CONFIG=my.toml FLAGS="--threads 4"
 #   make format            formats the C++ sources
 #   make clean             removes what was built and measured; .venv and .venv-vllm stay
 
@@ -42,7 +43,7 @@ bench: library
 
 eval: library
 	@mkdir -p out
-	@.venv/bin/python evals/run.py --config "$(or $(CONFIG),evals/configs/small.toml)"
+	@.venv/bin/python evals/run.py --config "$(or $(CONFIG),evals/configs/small.toml)" $(FLAGS)
 
 format: setup
 	@git ls-files -- '*.h' '*.cc' '*.c' '*.cu' '*.cuh' | xargs -r clang-format-19 -i

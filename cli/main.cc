@@ -34,7 +34,8 @@ std::string one_line(std::string text) {
 int run(int argc, char** argv) {
   CLI::App app(
       "Attention for long contexts that reads only the pages that matter.\n"
-      "The main job, a real model that reads a long document, is `make demo`.",
+      "The main job, a real model that reads a long document, is `make demo`.\n"
+      "Comparisons on a real model are `make eval` and evals/run.py: docs/EVALS.md.",
       "locks");
   app.set_version_flag("--version", std::string("locks ") + kVersion);
   app.set_help_flag("-h,--help", "Print this help and exit");

@@ -1,5 +1,5 @@
-"""Servers with an OpenAI-compatible interface, as a configuration describes them: a table `endpoint` for what methods have in
-common, and a method for each server that is compared."""
+"""Servers with an OpenAI-compatible interface, as a configuration describes them: a table `endpoint` for what methods have
+in common, and a method for each server that is compared."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 
     python evals/run.py --config evals/configs/small.toml [--out FOLDER] [--tasks]
 
-In llama.cpp every context is read once, with dense attention; each method goes on from the saved cache. Results are written one by
-one, and the same command goes on where a run was stopped. At the end report.html and report.md are made. docs/EVALS.md
-explains the configuration.
+In llama.cpp every context is read once, with dense attention; each method goes on from the saved cache. Results are written
+one by one, and the same command goes on where a run was stopped. At the end report.html and report.md are made.
+docs/EVALS.md explains the configuration.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ ESTIMATE_COVERAGE = ("locks", "oracle", "two_bit", "shared_basis")
 HOLD_NOTHING = ("dense", "oracle", "random", "recency")
 MUST_SEE_PROMPTS = ("rocketkv",)  # it evicts what the prompt's end does not look at, and only of what it saw written
 HASHED_BYTES = 16 << 20
-# What one prompt and method may end with: the host's refusals, a process that died, a score that cannot be made or written. A
-# setting that is wrong for all of them has been refused before.
+# What one prompt and method may end with: the host's refusals, a process that died, a score that cannot be made or written.
+# A setting that is wrong for all of them has been refused before.
 FAILURES = (HostError, SessionError, MemoryError, OSError, RuntimeError, ValueError, ArithmeticError)
 SCALE_STEP = 8  # a stretched context grows by eighths of the model's own
 
