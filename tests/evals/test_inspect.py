@@ -94,6 +94,16 @@ def test_a_sparse_step_attends_its_budget_and_shares_out_the_whole(locks, combin
     assert trace.settings["combine"] == combine and trace.settings["format"] == "graded8"
 
 
+def test_what_is_found_is_what_the_step_reports(locks):
+    step = step_of()
+    layer = attended._Layer(step, locks.Config(budget_tokens=192), 1)
+    found = (layer.attended[..., None] >> np.arange(16) & 1).sum((-1, -2))
+    assert found.mean() == layer.report.attended_tokens[0]
+    assert (layer.completed_mass > 0).sum(-1).mean() == layer.report.completed_pages[0] > 0
+    # The report's coverage is an estimate from the summaries.
+    assert layer.covered_mass.sum(-1).mean() == pytest.approx(layer.report.coverage[0], abs=0.02)
+
+
 def test_without_completion_nothing_stands_in(locks):
     trace = attended.explain(step_of(), locks.Config(budget_tokens=192, completion_fraction=0.0), "a model")
     assert not trace.completed_mass.any() and np.allclose(trace.attended_mass.sum(-1), 1, atol=1e-4)
