@@ -11,11 +11,12 @@ import time
 import sampling
 import scoring
 import task_list
-from config import Config, ConfigError
+from config import Config, ConfigError, Task
 from endpoint import Client, EndpointError, Refused
 from estimate import in_words
 from progress import Progress
 from results import Folder
+from sample import Sample
 
 GIVE_UP_AFTER = 10  # samples in a row that no server answered: each has been waited for already
 # What one sample may end with; a score that cannot be made or written, too.
@@ -32,13 +33,13 @@ class EndpointRun:
     def go(self):
         clients = {name: self.make_client(endpoint) for name, endpoint in self.config.endpoints.items()}
         servers = {name: find_model(name, client) for name, client in clients.items()}
+        for name, client in clients.items():
+            servers[name] |= check_answers(name, client, self.config)
         first = next(iter(clients.values()))
         try:
             samples = task_list.make_samples(self.config, first)
         except EndpointError as error:
             raise ConfigError(f"tokens cannot be counted: {error}") from error
-        for name, client in clients.items():
-            servers[name] |= check_answers(name, client, *samples[0], self.config)
         identity = self._identity(clients, samples)
         with Folder(self.config.out) as folder:
             results = folder.open(identity)
@@ -109,11 +110,11 @@ def find_model(name, client):
     return {"url": client.endpoint.url, "model": client.model}
 
 
-def check_answers(name, client, task, sample, config):
+def check_answers(name, client, config):
     """One token, so that a wrong model or key is said before the run. Returns what the server says it served."""
-    short = dataclasses.replace(sample, context="One", question=" two", prefix="", new_tokens=1)
+    sample = Sample("check", 0, "One", " two", (), 1)
     try:
-        answer = ask_for(client, task, short, config)
+        answer = ask_for(client, Task(sample.task, 0, 1), sample, config)
     except EndpointError as error:
         known = client.models() if isinstance(error, Refused) else []
         there = f"; the server has {', '.join(known)}" if known else ""

@@ -311,7 +311,7 @@ def test_a_run_scores_every_sample_and_shows_it(server, said, tmp_path):
 
 def test_failures_are_recorded_count_for_nothing_and_are_tried_again(server, said, tmp_path):
     run_of_all = make_run(tmp_path, tables_of(server, requests=1))
-    # Of the first method's requests: the count of tokens for each sample, the check, and the samples.
+    # The check, the count of tokens for each sample, and the samples.
     server.script = [None] * 7 + [(500, {}), (400, {"error": "too long"}), (200, b"{"), None, None, None]
     run_of_all.go()
     rows = rows_of(tmp_path)
