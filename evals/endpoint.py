@@ -153,11 +153,11 @@ class Client:
         except urllib.error.URLError as error:
             timed_out = isinstance(error.reason, TimeoutError)
             raise _Passing(f"no answer in {self.endpoint.timeout:g} s" if timed_out else str(error.reason)) from None
-        except (http.client.HTTPException, OSError) as error:
+        except (http.client.HTTPException, OSError, UnicodeError) as error:  # the last: of names that no host can have
             raise _Passing(f"the connection broke: {error or type(error).__name__}") from None
         try:
             return read(json.loads(text))
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             shown = text[:SHOWN_LETTERS].decode("utf-8", "replace")
             raise _Passing(f"not an answer: {shown!r}") from None
 

@@ -149,10 +149,11 @@ def test_completions_and_chat_carry_what_is_asked(server):
         (200, {"choices": []}),
         (200, {"choices": [{"text": None, "finish_reason": "stop"}]}),
         (200, b"[]"),
+        (200, b"[" * 100000),
         "close",
         "cut",
     ],
-    ids=str,
+    ids=lambda step: str(step)[:40],
 )
 def test_what_may_pass_is_tried_again(server, step):
     server.script = [step, step]
@@ -395,6 +396,7 @@ def test_an_answer_over_an_endpoint_is_cut_at_its_stop(server):
     [
         ({"model": "huge"}, "method 'one': .*The model `huge` does not exist.; the server has tiny"),
         ({"url": "http://127.0.0.1:1/v1"}, "method 'one': http://127.0.0.1:1/v1/models: .*refused"),
+        ({"url": "http://a..b/v1"}, "method 'one': http://a..b/v1/models: .*label"),
     ],
 )
 def test_a_wrong_model_or_server_is_said_before_the_run(server, said, tmp_path, settings, message):
