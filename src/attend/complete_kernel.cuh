@@ -37,9 +37,12 @@ class Listed {
     index_ = wanted_ ? __ldcg(&entry->page) : 0;
     mask_ = wanted_ ? __ldcg(&entry->mask) : 0U;
   }
-  __device__ __forceinline__ void write(const Sums& args, int request, Notes& notes) const {
+  __device__ __forceinline__ void write(const Sums& args, int request, const Places& places, Notes& notes) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    notes.pages[lane] = wanted_ ? page_number(args.table, place_of(args.table, request, index_)) : 0;
+    const auto page =
+        static_cast<std::uint32_t>(wanted_ ? page_number(args.table, place_of(args.table, request, index_)) : 0);
+    notes.pages[lane] = {places.keys + std::uint64_t{page} * static_cast<std::uint32_t>(args.keys.page_stride),
+                         places.values + std::uint64_t{page} * static_cast<std::uint32_t>(args.values.page_stride)};
     notes.masks[lane] = mask_;
     __syncwarp();
   }
@@ -65,28 +68,27 @@ __device__ __forceinline__ void copy_below(std::uint32_t shared, const std::byte
 
 /// Asks for a warp's unit that begins with its `first`-th page, if it is one of `count`: four keys, then four values.
 template <FormatId kId, int kUnits>
-__device__ __forceinline__ void copy_unit(const Sums& args, const Places& places, const Notes& notes, std::byte* stages,
-                                          int first, int count, int lane) {
+__device__ __forceinline__ void copy_unit(const Sums& args, const Notes& notes, std::byte* stages, int first, int count,
+                                          int lane) {
   using Slot = Slots<kId, kUnits>;
   if (first < count) {
-    const auto unit = static_cast<std::uint32_t>(
-        __cvta_generic_to_shared(stages + first / kUnitPages % kStages * Slot::kUnit + 16 * lane));
-    const std::byte* const keys = places.keys + 16 * lane;
-    const std::byte* const values = places.values + 16 * lane;
+    const int own = 16 * lane;
+    const auto unit =
+        static_cast<std::uint32_t>(__cvta_generic_to_shared(stages + first / kUnitPages % kStages * Slot::kUnit + own));
+    ulonglong2 pages[kUnitPages];  // all at once: each switch from loads of shared memory to copies costs
+#pragma unroll
+    for (int i = 0; i < kUnitPages; ++i) pages[i] = *reinterpret_cast<const ulonglong2*>(&notes.pages[first + i]);
 #pragma unroll
     for (int i = 0; i < kUnitPages; ++i) {
-      const auto page = static_cast<std::uint64_t>(static_cast<std::uint32_t>(notes.pages[first + i]));
-      const std::byte* const key = keys + page * static_cast<std::uint32_t>(args.keys.page_stride);
-      const std::byte* const value = values + page * static_cast<std::uint32_t>(args.values.page_stride);
+      const std::byte* const key = reinterpret_cast<const std::byte*>(pages[i].x) + own;
+      const std::byte* const value = reinterpret_cast<const std::byte*>(pages[i].y) + own;
       const int key_end = first + i < count ? args.keys.copied_bytes : 0;
       const int value_end = first + i < count ? args.values.copied_bytes : 0;
 #pragma unroll
-      for (int at = 0; at < Slot::kKey; at += 512) {
-        copy_below(unit + i * Slot::kKey + at, key + at, at + 16 * lane, key_end);
-      }
+      for (int at = 0; at < Slot::kKey; at += 512) copy_below(unit + i * Slot::kKey + at, key + at, own + at, key_end);
 #pragma unroll
       for (int at = 0; at < Slot::kValue; at += 512) {
-        copy_below(unit + kUnitPages * Slot::kKey + i * Slot::kValue + at, value + at, at + 16 * lane, value_end);
+        copy_below(unit + kUnitPages * Slot::kKey + i * Slot::kValue + at, value + at, own + at, value_end);
       }
     }
   }
@@ -114,12 +116,17 @@ __global__ void __launch_bounds__(32 * kMaxWarps, kResident<kId, kUnits>) sum_co
       max(__ldcg(args.num_completed + request * args.num_request_stride + list * args.num_list_stride), 0), args.capacity);
   const int parts = parts_of(entries);
   if (part < parts) {
-    // Runs of pages, of the part and of the warp, that differ by one at most.
+    // Parts are runs of pages that differ by one at most.
     const int part_begin = part * (entries / parts) + min(part, entries % parts);
     const int part_pages = entries / parts + (part < entries % parts ? 1 : 0);
+    // Whole pairs of pages, of which the part's warps take turns to have one more: its place among the multiprocessor's
+    // schedulers goes with its number.
     const int shift = __ffs(warps) - 1;  // a power of two
-    int from = part_begin + warp * (part_pages >> shift) + min(warp, part_pages & (warps - 1));
-    const int to = from + (part_pages >> shift) + (warp < (part_pages & (warps - 1)) ? 1 : 0);
+    const int turn = (warp + part / 2) & (warps - 1);
+    const int pairs = (part_pages + 1) / 2;
+    const int rest = pairs & (warps - 1);
+    int from = part_begin + 2 * (turn * (pairs >> shift) + min(turn, rest));
+    const int to = min(from + 2 * ((pairs >> shift) + (turn < rest ? 1 : 0)), part_begin + part_pages);
     const Listed listed(args, request, list, from, to);
     const int first_in_list = (static_cast<int>(blockIdx.y) - list * args.passes) * kHeads;
     const int first_head = list * args.list_heads + first_in_list;
@@ -136,10 +143,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps, kResident<kId, kUnits>) sum_co
     __syncthreads();
     std::byte* const stages = all_stages + warp * max(kStages * Slot::kUnit, state_bytes(64 * kUnits));
     Notes& notes = places.notes[warp];
-    const auto copy = [&](int first) {
-      copy_unit<kId, kUnits>(args, places, notes, stages, first, min(to - from, 32), lane);
-    };
-    listed.write(args, request, notes);
+    const auto copy = [&](int first) { copy_unit<kId, kUnits>(args, notes, stages, first, min(to - from, 32), lane); };
+    listed.write(args, request, places, notes);
     copy(0);
     copy(kUnitPages);
     query.quantise(Lane::kFormat.rotated, queries);
@@ -162,7 +167,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, kResident<kId, kUnits>) sum_co
       }
       from += 32;
       if (from >= to) break;
-      Listed(args, request, list, from, to).write(args, request, notes);
+      Listed(args, request, list, from, to).write(args, request, places, notes);
       copy(0);
       copy(kUnitPages);
     }

@@ -88,7 +88,11 @@ struct Slots {
 
 /// What a warp notes of the pages that it adds: whoever needs it finds it in shared memory, where registers are scarce.
 struct Notes {
-  int pages[32];                          // of the cache, that are added next
+  struct alignas(16) Page {
+    const std::byte* key;
+    const std::byte* value;
+  };
+  Page pages[32];                         // that are added next
   unsigned masks[32];                     // zeros behind the last
   float2 means[kUnitPages][4];            // logits of the means, of heads 2 j and 2 j + 1
   float2 slope_scales[2][kUnitPages][4];  // of each half's ranks 2 j and 2 j + 1
@@ -124,8 +128,9 @@ struct PageWeights {
   float slope_weights = 0.0F;  // the sum of this lane's
   Split slopes[Lane::kHalves];
 
-  __device__ __forceinline__ PageWeights(const Lane& lane, const std::byte* record, const Notes& notes, int page,
-                                         const float (&weights)[4], const float2& token_scales) {
+  __device__ __forceinline__ PageWeights(const Lane& lane, const typename Lane::Coefficients (&coefficients)[Lane::kHalves],
+                                         const Notes& notes, int page, const float (&weights)[4],
+                                         const float2& token_scales) {
     const WeightRows plain(weights[0], weights[1], weights[2], weights[3]);
     mass = plain.times(kOne, kOne).x;
     WeightRows scaled = plain;
@@ -136,12 +141,11 @@ struct PageWeights {
 #pragma unroll
     for (int half = 0; half < Lane::kHalves; ++half) {
       // As rows of tokens they made the logits; here their tokens are the depth.
-      const auto coefficients = lane.coefficients(record, half);
-      const float2 sums = scaled.times(ptx::transpose(coefficients.first), ptx::transpose(coefficients.second));
+      const float2 sums = scaled.times(ptx::transpose(coefficients[half].first), ptx::transpose(coefficients[half].second));
       const float2 scale = notes.slope_scales[half][page][lane.j];
       const float2 weight = {sums.x * scale.x, sums.y * scale.y};
       slopes[half] = split(weight.x, weight.y);
-      slope_weights += weight.x + weight.y;
+      slope_weights = half == 0 ? weight.x + weight.y : slope_weights + (weight.x + weight.y);
     }
   }
 };
@@ -221,6 +225,34 @@ __device__ __forceinline__ void add_means(int g, int j, const RecordShape& shape
   }
 }
 
+/// The means' logits, as mean_logits() of src/cuda/record.cuh has them, bit for bit. There rows 8 to 15 are zeros, which
+/// have to be put beside every two words; here they are a mean's other words, and each product has half of its rows for
+/// nothing.
+template <FormatId kId, int kUnits>
+__device__ __forceinline__ float2 logits_of_means(const RecordLane<kId, kUnits>& lane, float softmax_scale,
+                                                  const SharedQueries<kUnits, kHeads>& queries, const RecordShape& shape,
+                                                  const std::byte* record) {
+  int high[2][4] = {};
+  int low[2][4] = {};
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const int at = 16 * lane.block_of(u);
+    const auto mean = load<uint4>(record + shape.at.mean_at + at);
+    const uint4 h = *reinterpret_cast<const uint4*>(&queries.high[lane.g][at]);
+    const uint4 l = *reinterpret_cast<const uint4*>(&queries.low[lane.g][at]);
+    ptx::mma_s8_s8(high[0], mean.x, mean.y, mean.z, mean.w, h.x, h.z, high[0]);
+    ptx::mma_s8_u8(low[0], mean.x, mean.y, mean.z, mean.w, l.x, l.z, low[0]);
+    ptx::mma_s8_s8(high[1], mean.x, mean.y, mean.z, mean.w, h.y, h.w, high[1]);
+    ptx::mma_s8_u8(low[1], mean.x, mean.y, mean.z, mean.w, l.y, l.w, low[1]);
+  }
+  const float scale = bf16_at(record + shape.at.mean_scale_at);
+  const auto logit = [&](int i) {
+    return static_cast<float>(256 * (high[0][i] + high[1][2 + i]) + (low[0][i] + low[1][2 + i])) *
+           (scale * (queries.scale16[2 * lane.j + i] * softmax_scale));
+  };
+  return {logit(0), logit(1)};
+}
+
 /// The largest of a column's logits, in all its lanes.
 __device__ __forceinline__ float largest_of_column(float x) {
 #pragma unroll
@@ -243,9 +275,7 @@ __device__ __forceinline__ void add_unit(const RecordLane<kId, kUnits>& lane, co
   {
     const int own_page = lane.g % kUnitPages;
     const std::byte* const record = unit + own_page * Slot::kKey;
-    float means[1][2];
-    mean_logits(lane, heads, queries, shape, record, means);
-    notes.means[own_page][lane.j] = {means[0][0], means[0][1]};
+    notes.means[own_page][lane.j] = logits_of_means(lane, heads.softmax_scale, queries, shape, record);
 #pragma unroll
     for (int half = 0; half < Lane::kHalves; ++half) {
       notes.slope_scales[half][own_page][lane.j] = slope_scales<kId, kUnits>(
@@ -260,8 +290,19 @@ __device__ __forceinline__ void add_unit(const RecordLane<kId, kUnits>& lane, co
     const std::byte* const record = unit + 2 * pair * Slot::kKey;
     float logits[2][1][4];
     float2 scales[2];
-    two_deviations(lane, heads, record, record + Slot::kKey, logits);
-    float largest[2] = {kNoLogit, kNoLogit};  // of this lane's
+    typename Lane::Coefficients coefficients[2][Lane::kHalves];
+#pragma unroll
+    for (int page = 0; page < 2; ++page) {
+#pragma unroll
+      for (int half = 0; half < Lane::kHalves; ++half) {
+        coefficients[page][half] = lane.coefficients(record + page * Slot::kKey, half, bias);
+      }
+    }
+    PairSums<kId, kUnits, 1> sums;
+    sums.make(lane, heads, record, record + Slot::kKey);
+    deviations_of<0>(lane, heads, sums, record, coefficients[0], logits[0]);
+    deviations_of<1>(lane, heads, sums, record + Slot::kKey, coefficients[1], logits[1]);
+    float largest[2];  // of this lane's
 #pragma unroll
     for (int page = 0; page < 2; ++page) {
       const int entry = 2 * pair + page;
@@ -282,7 +323,10 @@ __device__ __forceinline__ void add_unit(const RecordLane<kId, kUnits>& lane, co
         }
       }
 #pragma unroll
-      for (int k = 0; k < 4; ++k) largest[k % 2] = fmaxf(largest[k % 2], logits[page][0][k]);
+      for (int i = 0; i < 2; ++i) {
+        const float own = fmaxf(logits[page][0][i], logits[page][0][i + 2]);
+        largest[i] = page == 0 ? own : fmaxf(largest[i], own);
+      }
     }
     if (__any_sync(kAllLanes, largest[0] > state.reference[0] + kSlack || largest[1] > state.reference[1] + kSlack)) {
       // From here on weights are relative to what is the largest logit now.
@@ -304,7 +348,7 @@ __device__ __forceinline__ void add_unit(const RecordLane<kId, kUnits>& lane, co
       float weights[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) weights[k] = exp2_difference(logits[page][0][k], state.reference[k % 2]);
-      return PageWeights<kId, kUnits>(lane, record + page * Slot::kKey, notes, 2 * pair + page, weights, scales[page]);
+      return PageWeights<kId, kUnits>(lane, coefficients[page], notes, 2 * pair + page, weights, scales[page]);
     };
     const auto one = weigh(0);
     const auto other = weigh(1);

@@ -50,14 +50,15 @@ constexpr std::uint32_t kOne = 0x3F803F80U;       // bf16 1, twice
 constexpr std::uint32_t kMinusOne = 0xBF80BF80U;  // bf16 -1, twice
 constexpr std::uint32_t kBias = 0x43004300U;      // bf16 128, twice: its last bit is worth 1
 
-/// 2 code - 15 in bf16 from codes that stand at bits 1 to 4 of each half.
-__device__ __forceinline__ std::uint32_t nibbles_to_bf16(std::uint32_t doubled) {
+/// 2 code - 15 in bf16 from codes that stand at bits 1 to 4 of each half. `bias` is kBias; in a register, which the compiler
+/// makes no constant of, a mask and it are one instruction.
+__device__ __forceinline__ std::uint32_t nibbles_to_bf16(std::uint32_t doubled, std::uint32_t bias) {
   constexpr std::uint32_t kMinus143 = 0xC30FC30FU;
-  return ptx::fma_bf16x2((doubled & 0x001E001EU) | kBias, kOne, kMinus143);
+  return ptx::fma_bf16x2((doubled & 0x001E001EU) | bias, kOne, kMinus143);
 }
 /// Signed bytes in the low bits of each half: 128 + (low seven bits), less 128 or, for a set sign, 256.
-__device__ __forceinline__ std::uint32_t bytes_to_bf16(std::uint32_t bytes) {
-  return ptx::fma_bf16x2((bytes & 0x00800080U) | kBias, kMinusOne, (bytes & 0x007F007FU) | kBias);
+__device__ __forceinline__ std::uint32_t bytes_to_bf16(std::uint32_t bytes, std::uint32_t bias) {
+  return ptx::fma_bf16x2((bytes & 0x00800080U) | bias, kMinusOne, (bytes & 0x007F007FU) | bias);
 }
 
 /// One lane's view of the records of a format. Loads take `kUnits` * 64 dimensions: what they find past head_dim, in the
@@ -148,16 +149,17 @@ struct RecordLane {
     std::uint32_t first;
     std::uint32_t second;
   };
-  [[nodiscard]] __device__ __forceinline__ Coefficients coefficients(const std::byte* record, int half) const {
+  [[nodiscard]] __device__ __forceinline__ Coefficients coefficients(const std::byte* record, int half,
+                                                                     std::uint32_t bias = kBias) const {
     if constexpr (kTokenScales) {
       const std::byte* const at = record + coefficients_at + 16 * (8 * half + 2 * j) + 2 * g;
       const std::uint32_t a = load<std::uint16_t>(at);
       const std::uint32_t b = load<std::uint16_t>(at + 16);
-      return {bytes_to_bf16(__byte_perm(a, b, 0x0400)), bytes_to_bf16(__byte_perm(a, b, 0x0501))};
+      return {bytes_to_bf16(__byte_perm(a, b, 0x0400), bias), bytes_to_bf16(__byte_perm(a, b, 0x0501), bias)};
     } else {
       const std::byte* const at = record + coefficients_at + 8 * (8 * half + 2 * j) + g;
       const std::uint32_t both = load<std::uint8_t>(at) | static_cast<std::uint32_t>(load<std::uint8_t>(at + 8)) << 16;
-      return {nibbles_to_bf16(both << 1), nibbles_to_bf16(both >> 3)};
+      return {nibbles_to_bf16(both << 1, bias), nibbles_to_bf16(both >> 3, bias)};
     }
   }
   /// Scales of the tokens of rows g and g + 8, if the format has such.
@@ -234,9 +236,9 @@ __device__ __forceinline__ void basis_sums(const RecordLane<kId, kUnits>& lane, 
 template <int kHalf, FormatId kId, int kUnits, int kTiles>
 __device__ __forceinline__ void add_deviations(const RecordLane<kId, kUnits>& lane,
                                                const HeadLane<kId, kUnits, kTiles>& heads, const std::byte* record,
+                                               const typename RecordLane<kId, kUnits>::Coefficients& coefficients,
                                                const int (&sums)[kTiles][2], float (&deviations)[kTiles][4]) {
   const float scale = bf16_at(record + lane.scale_at[kHalf]);
-  const auto coefficients = lane.coefficients(record, kHalf);
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     const float z0 = static_cast<float>(sums[tile][0]) * (scale * heads.unit[kHalf][tile][0]);
@@ -276,10 +278,11 @@ struct PairSums {
 
 /// Deviations of the tokens of record `kPage` of two, less the scales of tokens.
 template <int kPage, FormatId kId, int kUnits, int kTiles>
-__device__ __forceinline__ void deviations_of(const RecordLane<kId, kUnits>& lane,
-                                              const HeadLane<kId, kUnits, kTiles>& heads,
-                                              const PairSums<kId, kUnits, kTiles>& sums, const std::byte* record,
-                                              float (&deviations)[kTiles][4]) {
+__device__ __forceinline__ void deviations_of(
+    const RecordLane<kId, kUnits>& lane, const HeadLane<kId, kUnits, kTiles>& heads,
+    const PairSums<kId, kUnits, kTiles>& sums, const std::byte* record,
+    const typename RecordLane<kId, kUnits>::Coefficients (&coefficients)[PairSums<kId, kUnits, kTiles>::kHalves],
+    float (&deviations)[kTiles][4]) {
   int own[kTiles][2];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
@@ -287,11 +290,23 @@ __device__ __forceinline__ void deviations_of(const RecordLane<kId, kUnits>& lan
     for (int i = 0; i < 4; ++i) deviations[tile][i] = 0.0F;
   }
   sums.template of_page<kPage, 0>(own);
-  add_deviations<0>(lane, heads, record, own, deviations);
+  add_deviations<0>(lane, heads, record, coefficients[0], own, deviations);
   if constexpr (PairSums<kId, kUnits, kTiles>::kHalves == 2) {
     sums.template of_page<kPage, 1>(own);
-    add_deviations<1>(lane, heads, record, own, deviations);
+    add_deviations<1>(lane, heads, record, coefficients[1], own, deviations);
   }
+}
+template <int kPage, FormatId kId, int kUnits, int kTiles>
+__device__ __forceinline__ void deviations_of(const RecordLane<kId, kUnits>& lane,
+                                              const HeadLane<kId, kUnits, kTiles>& heads,
+                                              const PairSums<kId, kUnits, kTiles>& sums, const std::byte* record,
+                                              float (&deviations)[kTiles][4]) {
+  typename RecordLane<kId, kUnits>::Coefficients coefficients[PairSums<kId, kUnits, kTiles>::kHalves];
+#pragma unroll
+  for (int half = 0; half < PairSums<kId, kUnits, kTiles>::kHalves; ++half) {
+    coefficients[half] = lane.coefficients(record, half);
+  }
+  deviations_of<kPage>(lane, heads, sums, record, coefficients, deviations);
 }
 
 /// Of two records.
