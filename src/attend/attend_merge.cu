@@ -1,9 +1,11 @@
 // Folds the partial states of rows, in the order of the tokens and whatever the blocks were: the second launch of attention.
-#include "attend/attend_cuda.h"
+#include <algorithm>
+#include <type_traits>
+
+#include "attend/attend_parts.cuh"
 #include "attend/complete_merge.cuh"
 #include "cuda/chain.cuh"
 #include "cuda/launch_kernel.cuh"
-#include "cuda/softmax_state.cuh"
 
 namespace locks::cuda::attend_stage {
 namespace {
@@ -21,20 +23,6 @@ struct MergeParams {
 __device__ __forceinline__ int row_leaves(const MergeParams& params, int request, int head) {
   return params.partials.row_leaves[request * params.num_lists + head / params.list_heads];
 }
-
-/// One dimension of a head's state, its max and sum beside it.
-struct Element {
-  float max = kNoLogit;
-  float sum = 0.0F;
-  float value = 0.0F;
-
-  __device__ __forceinline__ void join(float other_max, float other_sum, float other_value) {
-    const FoldScales scales = fold_scales(max, other_max);
-    max = scales.max;
-    sum = fold(sum, other_sum, scales);
-    value = fold(value, other_value, scales);
-  }
-};
 
 /// What the states hold of a dimension, if that counts. To be read by all before one writes.
 __device__ __forceinline__ Element held(const Result& result, int request, int head, int dim, int head_dim) {
@@ -54,75 +42,32 @@ __device__ __forceinline__ void write(const Result& result, int request, int hea
   state[1] = element.sum;
 }
 
-/// A leaf a part: a block for a query head, a warp for a group of leaves.
+/// A leaf a part: a block for a query head. With `kQuads` of completion's parts, or none of them.
 constexpr int kLeafThreads = 32 * kMaxGroups;
 static_assert(kLeafThreads == complete_kernels::kMergeThreads);
-template <bool kCompletes>
+template <bool kFew, int kQuads>
 __global__ void __launch_bounds__(kLeafThreads) merge_leaves(const __grid_constant__ MergeParams params) {
-  __shared__ float4 out[kMaxGroups][kMaxHeadDim / 4];
-  __shared__ float group_max[kMaxGroups];
-  __shared__ float group_sum[kMaxGroups];
   const auto head = static_cast<int>(blockIdx.x);
   const auto request = static_cast<int>(blockIdx.y);
   const auto thread = static_cast<int>(threadIdx.x);
-  const int group = thread / 32;
-  const int lane = thread % 32;
   const std::int64_t row = (std::int64_t{request} * params.query_heads + head) * params.partials.parts_per_row;
   wait_for_previous();
   let_next_start();
   // Everything is asked for at once, before it is known how many leaves there are: the parts that a longest row would have.
-  complete_kernels::HeadParts completion;
+  constexpr bool kCompletes = kQuads > 0;
+  complete_kernels::HeadParts<std::max(1, kQuads)> completion;
   if constexpr (kCompletes) completion.ask(params.completion, request, head);
   const int leaves = row_leaves(params, request, head);
-  const int first = group * kGroupLeaves;
-  if (first < params.partials.parts) {
-    const int parts = params.partials.parts - first;
-    float2 own = {kNoLogit, 0.0F};
-    if (lane < min(kGroupLeaves, parts)) {
-      own = reinterpret_cast<const float2*>(params.partials.max_and_sum)[row + first + lane];
-    }
-    const int quads = params.head_dim / 4;
-    const auto* const part_out = reinterpret_cast<const float4*>(params.partials.out) + (row + first) * quads;
-    float4 leaf_out[kGroupLeaves];
-#pragma unroll
-    for (int leaf = 0; leaf < kGroupLeaves; ++leaf) {
-      if (lane < quads && leaf < parts) leaf_out[leaf] = part_out[leaf * quads + lane];
-    }
-    FoldScales scales[kGroupLeaves];
-    float max = kNoLogit;
-    float sum = 0.0F;
-#pragma unroll
-    for (int leaf = 0; leaf < kGroupLeaves; ++leaf) {
-      scales[leaf] = fold_scales(max, __shfl_sync(~0U, own.x, leaf));
-      const float from = __shfl_sync(~0U, own.y, leaf);
-      if (first + leaf >= leaves) continue;
-      max = scales[leaf].max;
-      sum = fold(sum, from, scales[leaf]);
-    }
-    if (lane == 0) {
-      group_max[group] = max;
-      group_sum[group] = sum;
-    }
-    for (int quad = lane; quad < quads; quad += 32) {
-      float4 total = {0.0F, 0.0F, 0.0F, 0.0F};
-#pragma unroll
-      for (int leaf = 0; leaf < kGroupLeaves; ++leaf) {
-        if (first + leaf < leaves) total = fold(total, leaf_out[leaf], scales[leaf]);
-      }
-      out[group][quad] = total;
-#pragma unroll
-      for (int leaf = 0; leaf < kGroupLeaves; ++leaf) {
-        if (quad + 32 < quads && first + leaf < leaves) leaf_out[leaf] = part_out[leaf * quads + quad + 32];
-      }
-    }
-  }
+  std::conditional_t<kFew, FewParts, ManyParts> parts;
+  parts.ask(params.partials, params.head_dim, row);
   Element element = held(params.result, request, head, thread, params.head_dim);
-  __syncthreads();
-  const int groups = (leaves + kGroupLeaves - 1) / kGroupLeaves;
-  Element own;  // there are more threads than dimensions
-  for (int i = 0; i < groups; ++i) {
-    const float value = thread < params.head_dim ? reinterpret_cast<const float*>(out[i])[thread] : 0.0F;
-    own.join(group_max[i], group_sum[i], value);
+  Element own;
+  if constexpr (kFew) {
+    own = parts.fold(leaves);
+    if (params.result.accumulate) __syncthreads();  // all have read what the states hold
+  } else {
+    __shared__ ManyParts::Shared shared;
+    own = parts.fold(params.head_dim, leaves, shared);
   }
   if (params.result.accumulate) {
     element.join(own.max, own.sum, own.value);
@@ -130,7 +75,7 @@ __global__ void __launch_bounds__(kLeafThreads) merge_leaves(const __grid_consta
     element = own;
   }
   if constexpr (kCompletes) {
-    __shared__ complete_kernels::HeadParts::Shared shared;
+    __shared__ typename complete_kernels::HeadParts<kQuads>::Shared shared;
     if (completion.fold(params.completion, shared)) {
       element.join(completion.log_mass(), 1.0F, thread < params.head_dim ? shared.mean[thread] : 0.0F);
     }
@@ -190,6 +135,14 @@ __global__ void finish_kernel(const __grid_constant__ SoftmaxStates states, cons
   }
 }
 
+template <bool kFew>
+void launch_leaves(int quads, Launch launch, const MergeParams& params) {
+  if (quads == 1) return launch_kernel<merge_leaves<kFew, 1>>(launch, params);
+  if (quads == 2) return launch_kernel<merge_leaves<kFew, 2>>(launch, params);
+  if (kFew) launch.threads = (params.head_dim + 31) / 32 * 32;
+  launch_kernel<merge_leaves<kFew, 0>>(launch, params);
+}
+
 }  // namespace
 
 void launch_merge(const AttendParams& params, int head_dim, const Result& result, const complete_kernels::Merge& completion,
@@ -200,8 +153,9 @@ void launch_merge(const AttendParams& params, int head_dim, const Result& result
   const auto requests = static_cast<unsigned>(params.num_requests);
   if (params.partials.leaves_per_part == 1) {
     const Launch launch{"merge_leaves", Start::kEarly, dim3(heads, requests), kLeafThreads, 0, stream};
-    if (completion.parts.values != nullptr) return launch_kernel<merge_leaves<true>>(launch, merge);
-    return launch_kernel<merge_leaves<false>>(launch, merge);
+    const int quads = completion.parts.values == nullptr ? 0 : head_dim <= 128 ? 1 : 2;
+    if (params.partials.parts <= FewParts::kMost) return launch_leaves<true>(quads, launch, merge);
+    return launch_leaves<false>(quads, launch, merge);
   }
   constexpr unsigned kHeads = kGroupThreads / 32;
   launch_kernel<merge_groups>(

@@ -6,10 +6,11 @@
 namespace locks::cuda::complete_kernels {
 namespace {
 
+template <int kQuads>
 __global__ void __launch_bounds__(kMergeThreads)
     merge_completion(const __grid_constant__ Merge args, const __grid_constant__ SoftmaxStates states,
                      const __grid_constant__ View<float, 3> out) {
-  __shared__ HeadParts::Shared shared;
+  __shared__ typename HeadParts<kQuads>::Shared shared;
   wait_for_previous();
   let_next_start();
   const auto dim = static_cast<int>(threadIdx.x);
@@ -17,7 +18,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   const auto request = static_cast<int>(blockIdx.y);
   const bool exists = dim < args.head_dim;
   float* const state = states.at(request, head, 0);
-  HeadParts parts;
+  HeadParts<kQuads> parts;
   parts.ask(args, request, head);
   const float state_max = state[0];
   const float state_sum = state[1];
@@ -47,7 +48,9 @@ __global__ void __launch_bounds__(kMergeThreads)
 
 void launch(const Merge& args, SoftmaxStates states, View<float, 3> out, Stream stream) {
   const dim3 grid(static_cast<unsigned>(args.query_heads), static_cast<unsigned>(args.requests));
-  launch_kernel<merge_completion>({"merge_completion", Start::kEarly, grid, kMergeThreads, 0, stream}, args, states, out);
+  const Launch launch{"merge_completion", Start::kEarly, grid, kMergeThreads, 0, stream};
+  if (args.head_dim > 128) return launch_kernel<merge_completion<2>>(launch, args, states, out);
+  launch_kernel<merge_completion<1>>(launch, args, states, out);
 }
 
 }  // namespace locks::cuda::complete_kernels

@@ -10,12 +10,16 @@ namespace locks::cuda::complete_kernels {
 
 constexpr int kMergeThreads = 512;
 
-/// Parts of a head. A warp takes every 16th part, a lane four dimensions (and four that lie 128 behind).
+/// Parts of a head. A warp takes every 16th part, a lane four dimensions (and with two quads, above 128 dimensions, four
+/// that lie 128 behind).
+template <int kQuads>
 class HeadParts {
+  static constexpr int kDims = 128 * kQuads;
+
  public:
   struct Shared {
-    float4 sums[kMergeThreads / 32][kMaxHeadDim / 4];
-    float mean[kMaxHeadDim];
+    float4 sums[kMergeThreads / 32][32 * kQuads];
+    float mean[kDims];
   };
 
   /// Asks for all of them, before it is known how many there are.
@@ -33,7 +37,7 @@ class HeadParts {
 #pragma unroll
     for (int i = 0; i < kWarpParts; ++i) {
 #pragma unroll
-      for (int quad = 0; quad < 2; ++quad) {
+      for (int quad = 0; quad < kQuads; ++quad) {
         const int dim = 4 * (32 * quad + lane);
         if (dim < args.head_dim) {
           values_[i][quad] = *reinterpret_cast<const float4*>(values + (kWarps * i + warp) * args.head_dim + dim);
@@ -67,14 +71,14 @@ class HeadParts {
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
     if (sum == 0.0F || log_mass_ == kNoLogit) return false;
 
-    float4 total[2] = {};
+    float4 total[kQuads] = {};
 #pragma unroll
     for (int i = 0; i < kWarpParts; ++i) {
       const int part = kWarps * i + warp;
       const float factor = __shfl_sync(kAllLanes, scale[i * kWarps / 32], part % 32);
       if (factor == 0.0F) continue;  // nobody wrote the values of a part that does not exist
 #pragma unroll
-      for (int quad = 0; quad < 2; ++quad) {
+      for (int quad = 0; quad < kQuads; ++quad) {
         const float4 value = values_[i][quad];
         float4& into = total[quad];
         into = {__fmaf_rn(value.x, factor, into.x), __fmaf_rn(value.y, factor, into.y), __fmaf_rn(value.z, factor, into.z),
@@ -82,11 +86,11 @@ class HeadParts {
       }
     }
 #pragma unroll
-    for (int quad = 0; quad < 2; ++quad) {
+    for (int quad = 0; quad < kQuads; ++quad) {
       if (4 * (32 * quad + lane) < args.head_dim) shared.sums[warp][32 * quad + lane] = total[quad];
     }
     __syncthreads();
-    if (thread < kMaxHeadDim) {
+    if (thread < kDims) {
       float value = 0.0F;
       if (thread < args.head_dim) {
 #pragma unroll
@@ -96,7 +100,7 @@ class HeadParts {
     }
     __syncthreads();
     if (warp == 0) {
-      constexpr int kWords = kMaxHeadDim / 32;
+      constexpr int kWords = kDims / 32;
       float x[kWords];
 #pragma unroll
       for (int k = 0; k < kWords; ++k) x[k] = shared.mean[32 * k + lane];
@@ -117,7 +121,7 @@ class HeadParts {
   int entries_ = 0;
   float log_mass_ = kNoLogit;
   float2 own_[kLaneParts];  // largest logit and sum of weights
-  float4 values_[kWarpParts][2];
+  float4 values_[kWarpParts][kQuads];
 };
 
 }  // namespace locks::cuda::complete_kernels
