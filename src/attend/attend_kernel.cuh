@@ -194,11 +194,14 @@ void launch(const AttendParams& params, Stream stream) {
   const dim3 grid(static_cast<unsigned>(params.num_lists) * params.passes.divisor,
                   static_cast<unsigned>(params.partials.parts), static_cast<unsigned>(params.num_requests));
   if constexpr (S::kType != DType::kF32) {
-    constexpr int kBytes = LeafShared<S>::bytes();
+    // To scale queries of f16 takes all of their elements: there each warp converts its own.
+    using Leaf = Shape<S::kType, S::kHeadDim, S::kColumns, S::kType == DType::kBF16>;
+    constexpr int kBytes = LeafShared<Leaf>::bytes();
     if (params.leaf_blocks && kBytes <= most_shared) {
-      check(cudaFuncSetAttribute(attend_leaf<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+      check(cudaFuncSetAttribute(attend_leaf<Leaf>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
             "cudaFuncSetAttribute");
-      return launch_kernel<attend_leaf<S>>({"attend_leaf", Start::kEarly, grid, kLeafBlockThreads, kBytes, stream}, params);
+      return launch_kernel<attend_leaf<Leaf>>({"attend_leaf", Start::kEarly, grid, kLeafBlockThreads, kBytes, stream},
+                                              params);
     }
   }
   int warps = kMaxWarps;

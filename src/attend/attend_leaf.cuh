@@ -3,7 +3,9 @@
 // of a pair, warp c has the first tile and warp c + 4 the second, which must know the first one's max.
 #pragma once
 
-#include "attend/attend_tile.cuh"
+#include <type_traits>
+
+#include "attend/attend_share.cuh"
 #include "cuda/chain.cuh"
 #include "cuda/launch_kernel.cuh"
 
@@ -52,8 +54,8 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
   const int first_head = list * params.list_heads + pass * S::kHeads;
   const int end_head = min((list + 1) * params.list_heads, first_head + S::kHeads);
 
-  Queries<S> queries;
-  queries.ask(params, request, first_head, end_head, lane);
+  using Asked = std::conditional_t<S::kOnce, QueryShare<S, kLeafWarps>, AllQueries<S, kLeafWarps>>;
+  Asked asked(params, request, first_head, end_head, warp, lane);
   RowTokens tokens(params, request, list, notes.scan);
   if (part == 0 && pass == 0 && thread == 0) {
     params.partials.row_leaves[request * params.num_lists + list] = (tokens.total() + kLeafTokens - 1) / kLeafTokens;
@@ -71,7 +73,8 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
   const int valid = min(max(end - first - warp * kTileTokens, 0), kTileTokens);
   if (valid > 0) copy_rows<S>(notes.rows + warp * kTileTokens, mma16::shared_address(tile), valid, lane);
   mma16::commit_copies();
-  queries.convert(params, reinterpret_cast<uint2*>(shared + LeafShared<S>::kTiles), warp, kLeafWarps, lane);
+  Queries<S> queries;
+  asked.convert(params, reinterpret_cast<uint2*>(shared + LeafShared<S>::kTiles), warp, lane, queries);
   if constexpr (S::kSharedQueries) __syncthreads();
 
   WarpState<S> state;

@@ -14,11 +14,13 @@ namespace locks::cuda::attend_stage {
 inline constexpr int kTileTokens = 16;
 inline constexpr int kMaxWarps = 4;
 
-template <DType kType_, int kHeadDim_, int kColumns_>
+/// With `kOnce` a warp takes one tile: queries are then converted by the block together, a share a warp, and read once.
+template <DType kType_, int kHeadDim_, int kColumns_, bool kOnce_ = false>
 struct Shape {
   static constexpr DType kType = kType_;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kColumns = kColumns_;  // tiles of 8 query heads
+  static constexpr bool kOnce = kOnce_;
   static constexpr int kHeads = 8 * kColumns;
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kRowBytes = kHeadDim * Numbers<kType>::kBytes;
@@ -33,7 +35,8 @@ struct Shape {
 
   // Queries stay in registers unless those would spill.
   static constexpr int kQueryRegisters = kColumns * kSteps * Numbers<kType>::kParts * 2;
-  static constexpr bool kSharedQueries = kType == DType::kF32 || kQueryRegisters + kColumns * kSteps * 4 >= 120;
+  static constexpr bool kSharedQueries = kOnce || kType == DType::kF32 || kQueryRegisters + kColumns * kSteps * 4 >= 120;
+  static constexpr int kUnrolledSteps = kSharedQueries && !kOnce ? 4 : kSteps;
 
   static constexpr int query_bytes() { return kSharedQueries ? kQueryRegisters * 32 * 4 : 0; }
   static constexpr int ring_bytes(int warps) { return warps * kStages * kTileBytes; }
@@ -53,6 +56,9 @@ class Queries {
 
  public:
   using Parts = std::uint32_t[N::kParts][2];
+  /// Where the i-th of a lane's elements lies behind its first.
+  static constexpr __device__ int element(int i) { return i / 4 * 16 + i % 4 / 2 * 8 + i % 2; }
+
   Parts own[S::kSharedQueries ? 1 : S::kColumns * S::kSteps];
   const uint2* shared;                // [columns, steps, parts, lanes]
   float logit_scale[S::kColumns][2];  // of the columns that this lane's sums belong to
@@ -140,8 +146,6 @@ class Queries {
   }
 
  private:
-  /// Where the i-th of a lane's elements lies behind its first.
-  static constexpr int element(int i) { return i / 4 * 16 + i % 4 / 2 * 8 + i % 2; }
   const float* query[S::kColumns];
   bool exists[S::kColumns];
   float asked[S::kColumns][S::kSharedQueries ? 1 : 4 * S::kSteps];
@@ -190,7 +194,7 @@ __device__ __forceinline__ void multiply_keys(const std::byte* tile, const Queri
                                               TileProducts<S>& products) {
   using N = Numbers<S::kType>;
   const std::uint32_t keys = N::template keys_of_lane<S::kRowStride>(mma16::shared_address(tile), lane);
-#pragma unroll(S::kSharedQueries ? 4 : S::kSteps)
+#pragma unroll(S::kUnrolledSteps)
   for (int step = 0; step < S::kSteps; ++step) {
     const auto fragment = N::template keys<S::kRowStride>(keys, step);
 #pragma unroll
