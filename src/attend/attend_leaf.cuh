@@ -24,6 +24,7 @@ struct LeafShared {
   float lane_sums[kMaxWarps][S::kColumns][2][32];
   TokenRows rows[kLeafTokens];
   int scan[kOwnEntries * kLeafWarps];
+  bool pages[kLeafWarps];  // tiles that are pages
 
   static constexpr int bytes() { return kTiles + S::query_bytes() + static_cast<int>(sizeof(LeafShared)); }
 };
@@ -56,6 +57,7 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
 
   using Asked = std::conditional_t<S::kOnce, QueryShare<S, kLeafWarps>, AllQueries<S, kLeafWarps>>;
   Asked asked(params, request, first_head, end_head, warp, lane);
+  if (thread < kLeafWarps) notes.pages[thread] = false;
   RowTokens tokens(params, request, list, notes.scan);
   if (part == 0 && pass == 0 && thread == 0) {
     params.partials.row_leaves[request * params.num_lists + list] = (tokens.total() + kLeafTokens - 1) / kLeafTokens;
@@ -67,11 +69,16 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
   const CacheRows cache(params, kv_head);
   int blocks[kThreadTokens];
   tokens.fetch(params, first, end, blocks);
-  tokens.write(params, cache, first, end, blocks, notes.rows);
+  tokens.write(params, cache, first, end, blocks, notes.rows, notes.pages);
   __syncthreads();
   std::byte* const tile = shared + warp * S::kTileBytes;
   const int valid = min(max(end - first - warp * kTileTokens, 0), kTileTokens);
-  if (valid > 0) copy_rows<S>(notes.rows + warp * kTileTokens, mma16::shared_address(tile), valid, lane);
+  const TokenRows* const rows = notes.rows + warp * kTileTokens;
+  if (notes.pages[warp]) {
+    copy_page<S>(params, *rows, mma16::shared_address(tile), lane);
+  } else if (valid > 0) {
+    copy_rows<S>(rows, mma16::shared_address(tile), valid, lane);
+  }
   mma16::commit_copies();
   Queries<S> queries;
   asked.convert(params, reinterpret_cast<uint2*>(shared + LeafShared<S>::kTiles), warp, lane, queries);

@@ -123,8 +123,10 @@ class RowTokens {
       if (token < end) blocks[i] = block(divide(token / kPageTokens, params.block_pages), params);
     }
   }
+  /// Of a page that is a tile of its own only the first token is written, if there is `pages` to tell which tiles are such:
+  /// all false before.
   __device__ __forceinline__ void write(const AttendParams& params, const CacheRows& cache, int first, int end,
-                                        const int (&blocks)[kThreadTokens], TokenRows* rows) const {
+                                        const int (&blocks)[kThreadTokens], TokenRows* rows, bool* pages = nullptr) const {
     if (params.selected == nullptr) {
       const int block_tokens = static_cast<int>(params.block_pages.divisor) * kPageTokens;
 #pragma unroll
@@ -155,7 +157,7 @@ class RowTokens {
       const int next = rank + __popc(page.mask);
       if (next > first && next > rank && rank < end) {
         if (!in_registers_) page.token = token_of_page(params, load(entry).page);
-        write_page(params, cache, page, rank, first, end, rows);
+        write_page(params, cache, page, rank, first, end, rows, pages);
       }
       rank = next;
     }
@@ -172,10 +174,15 @@ class RowTokens {
   }
   /// Tokens of one page, the first of which is the row's `rank`-th.
   static __device__ __forceinline__ void write_page(const AttendParams& params, const CacheRows& cache, const Named& page,
-                                                    int rank, int first, int end, TokenRows* rows) {
+                                                    int rank, int first, int end, TokenRows* rows, bool* pages) {
     const bool even = params.keys.page_slots == nullptr && params.values.page_slots == nullptr;
     TokenRows begin = cache(params, page.token);
     if (even && page.mask == kWholePage && rank >= first && rank + kPageTokens <= end) {
+      if (pages != nullptr && (rank - first) % kPageTokens == 0) {
+        store(rows + rank - first, begin);
+        pages[(rank - first) / kPageTokens] = true;
+        return;
+      }
 #pragma unroll
       for (int i = 0; i < kPageTokens; ++i) {
         store(rows + rank - first + i, begin);
