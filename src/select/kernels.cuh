@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/chain.cuh"
+#include "select/completion.cuh"
 #include "select/memory.cuh"
 #include "select/shares.cuh"
 
@@ -33,13 +34,6 @@ __device__ inline void write_candidates(const Lists& lists, const Gang& gang, co
   if (!whole) return;
   args.num_selected(gang.request, gang.list) = before;
   if (args.num_attended.data != nullptr) args.num_attended(gang.request, gang.list) = args.always_entries + before;
-}
-
-/// The pages of the completion, for choose_tokens.
-__device__ inline void keep_completed(const Lists& lists, const Gang& gang, const Marks& marks) {
-  const int words = lists.buffers.max_pages / 32;
-  std::uint32_t* const completed = lists.buffers.completed + lists.list_at(gang.request, gang.list) * words;
-  for (int i = thread_index(); i < (gang.num_pages + 31) / 32; i += kThreads) completed[i] = marks.taken()[i];
 }
 
 /// Step 1, and the pages of the completion.
@@ -127,37 +121,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (threadIdx.x == 0) marks.num_members() = 0;
     __syncthreads();
-  }
-}
-
-/// The pages of the completion, less what is selected: this block's share of the words. `taken` has all of them.
-__device__ inline void write_completion(const Lists& lists, const Gang& gang, const PartChoice& choice, std::uint32_t* taken,
-                                        std::int32_t* before, int* scratch) {
-  const SelectArgs& args = lists.args;
-  const int num_words = (gang.num_pages + 31) / 32;
-  const Candidates& candidates = choice.candidates;
-  const auto page_of = [&](int i) { return candidates.page[i] - gang.sink_pages; };
-  for (int i = thread_index(); i < choice.count; i += kThreads) {
-    if (candidates.mask[i] == kWholePage) atomicAnd(&taken[page_of(i) / 32], ~(1U << page_of(i) % 32));
-  }
-  __syncthreads();
-  const int total = count_before(taken, before, num_words, scratch);
-  if (gang.rank == 0 && threadIdx.x == 0) args.num_completed(gang.request, gang.list) = total;
-  SelectedPage* const completed = &args.completed(gang.request, gang.list, 0);
-  const int first = gang.rank * num_words >> gang.log2_size;
-  const int last = (gang.rank + 1) * num_words >> gang.log2_size;
-  const unsigned lane = threadIdx.x % 32;
-  const auto position_of = [&](int word, unsigned bit) { return before[word] + __popc(taken[word] & ((1U << bit) - 1U)); };
-  for (int i = first + thread_index() / 32; i < last; i += kWarps) {  // a warp a word: neighbours lie side by side
-    const int page = gang.sink_pages + i * 32 + static_cast<int>(lane);
-    if ((taken[i] >> lane & 1) != 0) completed[position_of(i, lane)] = {page, kWholePage};
-  }
-  __syncthreads();
-  for (int i = thread_index(); i < choice.count; i += kThreads) {
-    const int word = page_of(i) / 32;
-    const auto bit = static_cast<unsigned>(page_of(i) % 32);
-    if (candidates.mask[i] == 0 || word < first || word >= last || (taken[word] >> bit & 1) == 0) continue;
-    completed[position_of(word, bit)].mask = static_cast<std::uint16_t>(~candidates.mask[i]);
   }
 }
 
