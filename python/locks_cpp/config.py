@@ -15,7 +15,7 @@ class Config:
     recent_tokens: int = 64  # at least this many last tokens are always attended
     part_tokens: int = 4  # 1, 2, 4, 8: parts of pages are selected; 16: whole pages
     candidate_factor: float = 4.0  # parts are looked for in this many times the budget's worth of best pages
-    completion_fraction: float = 0.1  # of the selectable pages stand in for all that is skipped; 0: none do
+    completion_fraction: float = 0.1  # of the selectable pages, and what the budget holds; 0: none stand in
     combine: str = "sum"  # how the query heads of a KV head share a list: "sum", "max", "per_query_head"
     min_context_tokens: int = 1024  # shorter contexts are attended whole
 

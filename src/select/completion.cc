@@ -10,10 +10,9 @@ namespace locks {
 namespace {
 
 /// The shares that a candidate's unselected parts have of one head.
-float unselected(const SelectConfig& config, std::uint16_t mask, const float* parts) noexcept {
-  if (mask == kWholePage) return 0.0F;  // with whole pages there are no parts
+float unselected(const SelectConfig& config, std::uint16_t mask, std::span<const float> parts) noexcept {
   float left = 0.0F;
-  for (int part = 0; part < kPageTokens / config.part_tokens; ++part) {
+  for (std::size_t part = 0; part < parts.size(); ++part) {
     left += (mask >> (part * config.part_tokens) & 1) != 0 ? 0.0F : parts[part];
   }
   return left;
@@ -26,7 +25,7 @@ void sum_skipped(const SelectConfig& config, const AlwaysAttended& always, std::
                  std::span<float> skipped_log_mass) noexcept {
   const std::size_t heads = skipped_log_mass.size();
   const std::size_t num_parts = kPageTokens / config.part_tokens;
-  const float* const of_heads = part_shares.data() + candidates.size() * num_parts;
+  const auto of_heads = part_shares.empty() ? part_shares : part_shares.subspan(candidates.size() * num_parts);
   const bool has_others = selected.size() < static_cast<std::size_t>(always.selectable_pages());
   for (std::size_t head = 0; head < heads; ++head) {
     // Of the selected pages what is not selected; of the others all, which is what the selected ones leave.
@@ -37,7 +36,9 @@ void sum_skipped(const SelectConfig& config, const AlwaysAttended& always, std::
       if (next == selected.end() || next->page != candidates[i]) continue;
       const std::uint16_t mask = (next++)->mask;
       if (shares.share[candidates[i]] == select::kInfinity) continue;
-      rests[i % select::kLanes] += unselected(config, mask, of_heads + (i * heads + head) * num_parts);
+      if (mask != kWholePage) {
+        rests[i % select::kLanes] += unselected(config, mask, of_heads.subspan((i * heads + head) * num_parts, num_parts));
+      }
       of_selected[i % select::kLanes] += shares.head_share(head, candidates[i]);
     }
     const float others = has_others ? std::max(0.0F, shares.selectable[head] - select::fold_sum(of_selected)) : 0.0F;

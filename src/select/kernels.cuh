@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int first_block = gang.first_block();
   const int last_block = gang.last_block();
-  Round round{first_block, last_block, reinterpret_cast<float*>(shared + memory.masses),
+  Round round{first_block, last_block, false, reinterpret_cast<float*>(shared + memory.masses),
               reinterpret_cast<float*>(shared + memory.factors)};
   const auto next_round = [&](int first) {
     round.first = first;
@@ -83,7 +83,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (last_block - first_block > memory.round_blocks) {
       __syncthreads();
       next_round(first);
-      weigh_blocks(lists, gang, round);  // again: there was no place to keep them
+      round.again = true;  // there was no place to keep them
+      weigh_blocks(lists, gang, round);
       __syncthreads();
     }
     share_pages(lists, gang, round, norms, share + (first - first_block) * kBlockPages, counts.buckets);

@@ -16,7 +16,7 @@ struct HeadMass {
   float always_log_mass;
   int pages;
   float* shares;
-  std::int32_t* origins;  // scratch for the bits of the blocks' origins
+  std::int32_t* origins;  // [blocks of pages], scratch for the bits of their origins; pages are enough
 };
 
 /// The parts of some pages: `logits` [pages, heads, 16], strides as given, and the logarithms of the heads' whole mass.

@@ -27,6 +27,7 @@ __device__ inline void prepare(const Lists& lists, const Gang& gang) {
 struct Round {
   int first;
   int last;
+  bool again;      // the gang has the blocks' masses already
   float* masses;   // [blocks, heads, kBlockPages]: of pages, counted from the block's origin; +infinity: marked
   float* factors;  // [blocks, heads]: the origins; then what makes shares of the masses
 };
@@ -74,6 +75,7 @@ __device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const 
     sum = fold_half_warp(sum);
     if (!works || lane != 0) continue;
     round.factors[index] = origin;
+    if (round.again) continue;
     lists.buffers.masses[lists.head_at(gang.request, head) * lists.buffers.max_blocks + block] = {origin, sum};
   }
 }

@@ -235,7 +235,6 @@ inline unsigned __ballot_sync(unsigned, bool vote) {
     return votes;
   });
 }
-inline int __any_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) != 0 ? 1 : 0; }
 template <class T>
 T atomicAdd(T* at, T value) {
   return std::atomic_ref(*at).fetch_add(value);
@@ -247,10 +246,6 @@ T atomicAnd(T* at, T value) {
 template <class T>
 T atomicOr(T* at, T value) {
   return std::atomic_ref(*at).fetch_or(value);
-}
-template <class T>
-T __ldcg(const T* at) {
-  return *at;
 }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline int __popc(unsigned value) { return std::popcount(value); }

@@ -46,6 +46,7 @@ TEST_P(EmulatedSelect, HasTheBitsOfTheCpu) {
   test::selection::check_selection<HostArray>(GetParam(), {5000, 100, 0, 1037}, by(1, kPlenty));
   test::selection::check_selection<HostArray>(GetParam(), {5000}, by(1, 0));
   test::selection::check_selection<HostArray>(GetParam(), {12000}, by(4, kPlenty));
+  test::selection::check_selection<HostArray>(GetParam(), {12000}, by(4, 0));
 }
 
 /// A quarter of the GPU's cases, each setting among them.

@@ -17,6 +17,28 @@ TEST_P(CudaSelect, HasTheBitsOfTheCpu) {
                                                       });
 }
 
+/// Few of the cases: a list that 16 thread blocks share, and one so long beside so many that its masses are weighed twice.
+class CudaSelectLong : public test::CudaTest, public testing::WithParamInterface<Case> {};
+
+TEST_P(CudaSelectLong, HasTheBitsOfTheCpu) {
+  const auto select = [](const cuda::SelectArgs& args) {
+    cuda::select_pages(args, nullptr);
+    cuda::select_tokens(args, nullptr);
+  };
+  test::selection::check_selection<test::DeviceArray>(GetParam(), {1048576}, select);
+  std::vector<std::int32_t> many(67, 300);
+  many[40] = 262144;
+  test::selection::check_selection<test::DeviceArray>(GetParam(), many, select);
+}
+
+std::vector<Case> some_cases() {
+  const std::vector<Case> all = test::selection::cases();
+  std::vector<Case> some;
+  for (std::size_t i = 0; i < all.size(); i += 11) some.push_back(all[i]);
+  return some;
+}
+INSTANTIATE_TEST_SUITE_P(All, CudaSelectLong, testing::ValuesIn(some_cases()));
+
 INSTANTIATE_TEST_SUITE_P(All, CudaSelect, testing::ValuesIn(test::selection::cases()));
 
 }  // namespace
