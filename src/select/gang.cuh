@@ -50,7 +50,7 @@ class Gang {
     list = static_cast<int>(blockIdx.x) >> log2_size;
     const AlwaysAttended always = lists.always(request);
     sink_pages = always.sink_pages;
-    num_pages = min(always.selectable_pages(), lists.buffers.max_pages);  // a length beyond the plan overruns nothing
+    num_pages = always.selectable_pages();
   }
   [[nodiscard]] __device__ int size() const { return 1 << log2_size; }
   [[nodiscard]] __device__ int num_blocks() const { return (num_pages + kBlockPages - 1) / kBlockPages; }

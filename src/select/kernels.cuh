@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int first_block = gang.first_block();
   const int last_block = gang.last_block();
-  Round round{first_block, last_block, false, reinterpret_cast<float*>(shared + memory.masses),
+  Round round{first_block, last_block, reinterpret_cast<float*>(shared + memory.masses),
               reinterpret_cast<float*>(shared + memory.factors)};
   const auto next_round = [&](int first) {
     round.first = first;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   for (int first = first_block; first < last_block; first += memory.round_blocks) {
     next_round(first);
-    weigh_blocks(lists, gang, round);
+    weigh_blocks(lists, gang, round, false);
   }
   gang.sync();
   find_norms(lists, gang, norms);
@@ -83,8 +83,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (last_block - first_block > memory.round_blocks) {
       __syncthreads();
       next_round(first);
-      round.again = true;  // there was no place to keep them
-      weigh_blocks(lists, gang, round);
+      weigh_blocks(lists, gang, round, true);  // there was no place to keep them
       __syncthreads();
     }
     share_pages(lists, gang, round, norms, share + (first - first_block) * kBlockPages, counts.buckets);

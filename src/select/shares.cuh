@@ -27,14 +27,13 @@ __device__ inline void prepare(const Lists& lists, const Gang& gang) {
 struct Round {
   int first;
   int last;
-  bool again;      // the gang has the blocks' masses already
   float* masses;   // [blocks, heads, kBlockPages]: of pages, counted from the block's origin; +infinity: marked
   float* factors;  // [blocks, heads]: the origins; then what makes shares of the masses
 };
 
 /// The masses of a round's blocks. A half-warp takes a block and a head; one that has none beside one that does only keeps
 /// the warp whole.
-__device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const Round& round) {
+__device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const Round& round, bool again) {
   const int lane = thread_index() % kLanes;
   const int count = (round.last - round.first) * lists.heads;
   for (int base = 0; base + thread_index() / 32 * 2 < count; base += kHalfWarps) {  // whole warps
@@ -75,7 +74,7 @@ __device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const 
     sum = fold_half_warp(sum);
     if (!works || lane != 0) continue;
     round.factors[index] = origin;
-    if (round.again) continue;
+    if (again) continue;
     lists.buffers.masses[lists.head_at(gang.request, head) * lists.buffers.max_blocks + block] = {origin, sum};
   }
 }
