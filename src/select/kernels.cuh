@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   for (int first = first_block; first < last_block; first += memory.round_blocks) {
     next_round(first);
-    weigh_blocks(lists, gang, round, false);
+    weigh_blocks(lists, gang, round);
   }
   gang.sync();
   find_norms(lists, gang, norms);
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (last_block - first_block > memory.round_blocks) {
       __syncthreads();
       next_round(first);
-      weigh_blocks(lists, gang, round, true);  // there was no place to keep them
+      weigh_blocks(lists, gang, round);  // again, to the same bits: there was no place to keep them
       __syncthreads();
     }
     share_pages(lists, gang, round, norms, share + (first - first_block) * kBlockPages, counts.buckets);

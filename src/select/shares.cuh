@@ -33,7 +33,7 @@ struct Round {
 
 /// The masses of a round's blocks. A half-warp takes a block and a head; one that has none beside one that does only keeps
 /// the warp whole.
-__device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const Round& round, bool again) {
+__device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const Round& round) {
   const int lane = thread_index() % kLanes;
   const int count = (round.last - round.first) * lists.heads;
   for (int base = 0; base + thread_index() / 32 * 2 < count; base += kHalfWarps) {  // whole warps
@@ -74,7 +74,6 @@ __device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const 
     sum = fold_half_warp(sum);
     if (!works || lane != 0) continue;
     round.factors[index] = origin;
-    if (again) continue;
     lists.buffers.masses[lists.head_at(gang.request, head) * lists.buffers.max_blocks + block] = {origin, sum};
   }
 }
