@@ -11,7 +11,7 @@ namespace locks::cuda::select_kernels {
 
 inline constexpr int kMaxGang = 16;  // a cluster of more than 8 is asked for
 // What a thread block takes at a time, counted once for each head:
-inline constexpr int kGangHeadBlocks = 32;  // of pages, with half of its half-warps
+inline constexpr int kGangHeadBlocks = 16;  // of pages, with a quarter of its half-warps
 inline constexpr int kGangHeadPages = 128;  // that are candidates
 inline constexpr int kGangPages = 4096;     // that may be completed, for all heads
 

@@ -35,7 +35,9 @@ void select(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, most);
   const kernels::TokensMemory tokens(lists.heads, parts, buffers.capacity, buffers.max_pages, most);
   cuda::emulator::launch(x, y, gang, kernels::kThreads, pages.bytes, [&] { kernels::choose_pages(lists, pages); });
-  cuda::emulator::launch(x, y, gang, kernels::kThreads, tokens.bytes, [&] { kernels::choose_tokens(lists, tokens, true); });
+  const int token_gang = tokens.keeps_candidates ? gang : 1;  // the workspace is no memory of a cluster's
+  cuda::emulator::launch(static_cast<unsigned>(args.num_lists * token_gang), y, token_gang, kernels::kThreads, tokens.bytes,
+                         [&] { kernels::choose_tokens(lists, tokens, true); });
 }
 
 class EmulatedSelect : public testing::TestWithParam<Case> {};
