@@ -15,7 +15,9 @@ from llama_host import HostError
 MAX_DIMS, MAX_SRC, MAX_OP_PARAMS, MAX_NAME = 4, 10, 64, 64
 TYPES = {0: np.float32, 1: np.float16}
 ATTENTION = b"FLASH_ATTN_EXT"
-MAX_ERROR = 0.05  # of the largest output: llama.cpp adds up in half precision
+# Root mean square of the difference, as a share of the output's. llama.cpp adds values up in half precision, which errs by more
+# the longer the context is (0.04 at 7,000 tokens); tensors laid out otherwise give outputs that have nothing in common, near 1.
+MAX_ERROR = 0.3
 MASKED = -1e4  # and below: not visible
 
 
@@ -97,7 +99,7 @@ def _layer(node, tokens):
     queries = queries[0, :, 0].astype(np.float32)
     keys, values = (np.ascontiguousarray(x[0, :, :tokens].swapaxes(0, 1), np.float16) for x in (keys, values))
     expected = np.einsum("ht,thd->hd", attention(queries, keys, scale), _by_query_head(values, queries))
-    if not np.abs(expected - out[0, 0]).max() <= MAX_ERROR * np.abs(out).max():
+    if not _rms(expected - out[0, 0]) <= MAX_ERROR * _rms(out):
         raise HostError("this llama.cpp lays out its tensors in a way unknown here")
     return scale, queries, keys, values
 
@@ -107,6 +109,10 @@ def attention(queries, keys, scale):
     products = scale * np.einsum("hd,thd->ht", queries, _by_query_head(keys, queries))
     shares = np.exp(products - products.max(-1, keepdims=True))
     return shares / shares.sum(-1, keepdims=True)
+
+
+def _rms(values):
+    return float(np.sqrt(np.mean(np.square(values))))
 
 
 def _by_query_head(rows, queries):

@@ -114,7 +114,7 @@ def test_without_completion_nothing_stands_in(locks):
 def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "small.gguf"
     small = {"layers": 2, "hidden": 256, "query_heads": 4, "kv_heads": 2, "feed_forward": 512, "vocabulary": 256}
-    make_gguf.write(path, make_gguf.Shape(**small, context=2048, full_precision=True))
+    make_gguf.write(path, make_gguf.Shape(**small, context=8192, full_precision=True))
     return path
 
 
@@ -132,6 +132,11 @@ def test_a_models_step_is_captured_and_explained(model, locks):
     assert bits(trace).sum(-1).max() <= 128 and np.allclose(trace.true_mass.sum(-1), 1, atol=1e-4)
     # The keys of a shorter text are the first of a longer one, but for how batches are rounded.
     assert np.allclose(captured(model, tokens[:600]).keys, step.keys[:, :600], atol=0.05)
+
+
+def test_what_half_precision_loses_over_a_long_context_is_no_other_layout(model):
+    tokens = np.random.default_rng(1).integers(0, 256, 7000).astype(np.int32)
+    assert captured(model, tokens).keys.shape == (2, 7000, 2, 64)
 
 
 def test_a_layout_that_gives_other_attention_is_refused(model, monkeypatch):
