@@ -14,6 +14,7 @@ MAGIC = b"locks attention trace 1\n"
 PAGE_TOKENS = 16
 MAX_BYTES = 256 << 20
 MAX_COUNT = 1 << 20  # layers, heads, pages
+MAX_READ = 1 << 62  # bytes
 SLACK = 1e-3  # of masses, which are sums of rounded shares
 MASSES = ("true_mass", "covered_mass", "attended_mass", "completed_mass")
 BYTES = ("score", "attend", "complete", "dense")
@@ -127,6 +128,8 @@ def _checked(header):
         raise TraceError("model is not a text")
     if not isinstance(settings, dict) or not all(isinstance(value, (str, int, float)) for value in settings.values()):
         raise TraceError("settings is not a table of numbers and texts")
-    if not isinstance(read, dict) or set(read) != set(BYTES) or not all(type(n) is int and n >= 0 for n in read.values()):
+    if not isinstance(read, dict) or set(read) != set(BYTES):
         raise TraceError(f"bytes is not a table of {', '.join(BYTES)}")
+    if not all(type(count) is int and 0 <= count <= MAX_READ for count in read.values()):
+        raise TraceError("bytes has counts that no step reads")
     return shape

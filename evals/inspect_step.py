@@ -79,7 +79,10 @@ def make(parsed):
 def _capture(state, text, tokens, question):
     read, _ = document.load(state.model, text, tokens, MIN_TOKENS)
     beginning, asked = np.array(state.model.beginning, np.int32), state.model.tokenize(question)
-    return capture.read(state, np.concatenate([beginning, read, asked]).astype(np.int32))
+    whole, own = np.concatenate([beginning, read, asked]).astype(np.int32), state.model.max_context_tokens
+    if len(whole) > own:
+        raise HostError(f"{len(whole):,} tokens are to be read, and the model was trained for {own:,}; take fewer by --tokens")
+    return capture.read(state, whole)
 
 
 def facts(trace):

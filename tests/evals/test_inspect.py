@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -150,6 +151,12 @@ def _read_with_other_shares(state, tokens):
     return capture.read(state, tokens)
 
 
+def test_more_than_the_model_was_trained_for_is_refused():
+    model = SimpleNamespace(beginning=[1], tokenize=lambda text: [2] * 40, max_context_tokens=80)
+    with pytest.raises(HostError, match="81 tokens are to be read, and the model was trained for 80"):
+        inspect_step._capture(SimpleNamespace(model=model), None, 64, "What?")
+
+
 def test_a_model_with_a_sliding_window_is_refused(tmp_path):
     small = {"layers": 2, "hidden": 256, "query_heads": 4, "kv_heads": 2, "feed_forward": 512, "vocabulary": 256}
     make_gguf.write(tmp_path / "window.gguf", make_gguf.Shape(**small, context=2048, sliding_window=64))
@@ -195,7 +202,8 @@ def header_of(path):
         ({"model": None}, "model is not a text"),
         ({"settings": {"a": []}}, "settings is not a table"),
         ({"bytes": {"score": 1}}, "bytes is not a table of score"),
-        ({"bytes": dict.fromkeys(attention_trace.BYTES, -1)}, "bytes is not a table"),
+        ({"bytes": dict.fromkeys(attention_trace.BYTES, -1)}, "bytes has counts that"),
+        ({"bytes": dict.fromkeys(attention_trace.BYTES, 10**400)}, "bytes has counts that"),
     ],
 )
 def test_a_header_that_says_something_else_is_refused(tmp_path, changes, message):
