@@ -1,0 +1,1 @@
+from endpoint_server import server  # noqa: F401 - a fixture
