@@ -160,6 +160,8 @@ def _methods(common, tables, top):
         return {name: _method(name, table) for name, table in tables.items()}, {}
     endpoints = endpoint_config.parse({} if common is None else common, tables)
     for key in ENGINE_KEYS:
+        if key in top and key == "model":
+            raise ConfigError("model at the top is llama.cpp's; write a server's into [endpoint], or into its method")
         if key in top:
             raise ConfigError(
                 f"{key} is for llama.cpp, and these methods are endpoints; their servers are started with their own"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import urllib.parse
 from dataclasses import dataclass, field
 
@@ -79,20 +80,31 @@ def _checked_url(url, where):
         parts = urllib.parse.urlsplit(url)
         parts.port  # noqa: B018 - raises where it is no number
     except ValueError as error:
-        raise ConfigError(f"{where}url is {url!r}: {error}") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError(f"{where}url is {url!r}; expected one as http://localhost:8000/v1")
+        # Neither the error nor its cause is to say what may be a secret.
+        what = f"{url!r}: {error}" if _can_be_shown(url) else "not as http://localhost:8000/v1"
+        raise ConfigError(f"{where}url is {what}") from None
     if parts.username is not None:
         raise ConfigError(
             f"{where}url holds a name or a password; put a key into an environment variable and name it in key_env"
         )
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        what = repr(url) if _can_be_shown(url) else "none that can be used"
+        raise ConfigError(f"{where}url is {what}; expected one as http://localhost:8000/v1, without a query")
     return url.rstrip("/")
+
+
+def _can_be_shown(url):
+    """What stands before @ or behind ? may be a secret."""
+    return not set("@?#") & set(url)
 
 
 def _check_key(variable, where):
     if not variable:
         return
     key = os.environ.get(variable, "").strip()
+    if not key and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+        # It may be the key itself.
+        raise ConfigError(f"{where}key_env is no name of an environment variable; put the key into one and name that")
     if not key:
         raise ConfigError(f"{where}the environment variable {variable}, which key_env names, is not set")
     if not key.isascii() or not key.isprintable():

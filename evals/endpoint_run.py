@@ -18,7 +18,8 @@ from progress import Progress
 from results import Folder
 from sample import Sample
 
-GIVE_UP_AFTER = 10  # samples in a row that no server answered: each has been waited for already
+GIVE_UP_AFTER = 10  # samples in a row that were not answered: the server is away, or the key has expired
+OF_THE_SAMPLE = (200, 400, 413, 422)  # statuses of refusals that another sample may not meet, as of one that is too long
 # What one sample may end with; a score that cannot be made or written, too.
 FAILURES = (EndpointError, MemoryError, OSError, ValueError, ArithmeticError)
 
@@ -54,11 +55,12 @@ class EndpointRun:
         return folder.path
 
     def _answer(self, name, client, pairs, folder, progress):
-        unanswered = 0
+        unanswered, counted = 0, {}
 
         def ask(pair):
+            more = room_to_begin(client, pair[1], counted)
             started = time.monotonic()
-            answer = ask_for(client, *pair, self.config)
+            answer = ask_for(client, *pair, self.config, more)
             return answer, time.monotonic() - started
 
         for (task, sample), outcome in in_parallel(ask, pairs, client.endpoint.requests):
@@ -72,7 +74,7 @@ class EndpointRun:
                 failed = error
                 folder.append({**base, "failed": f"{type(error).__name__}: {error}"})
             progress.step(failed is None, name)
-            unanswered = unanswered + 1 if isinstance(failed, EndpointError) and not isinstance(failed, Refused) else 0
+            unanswered = unanswered + 1 if is_of_the_server(failed) else 0
             if unanswered == GIVE_UP_AFTER:
                 raise EndpointError(
                     f"{unanswered} requests in a row got no answer; the last: {failed}. The same command goes on"
@@ -98,11 +100,11 @@ class EndpointRun:
 
 def find_model(name, client):
     """Settles which model is asked for."""
-    try:
-        known = client.models()
-    except EndpointError as error:
-        raise ConfigError(f"method {name!r}: {error}") from error
     if not client.model:
+        try:
+            known = client.models()
+        except EndpointError as error:
+            raise ConfigError(f"method {name!r}: {error}") from error
         if len(known) != 1:
             there = f"has {', '.join(known)}" if known else "does not say which it has"
             raise ConfigError(f"method {name!r}: model is missing, and the server {there}")
@@ -116,10 +118,23 @@ def check_answers(name, client, config):
     try:
         answer = ask_for(client, Task(sample.task, 0, 1), sample, config)
     except EndpointError as error:
-        known = client.models() if isinstance(error, Refused) else []
-        there = f"; the server has {', '.join(known)}" if known else ""
+        there = others(client) if isinstance(error, Refused) else ""
         raise ConfigError(f"method {name!r}: {error}{there}") from error
     return {"served": answer.model}
+
+
+def others(client):
+    """What else might be asked for, to be said behind a refusal."""
+    try:
+        known = client.models(retries=0)
+    except EndpointError:
+        return ""
+    return f"; the server has {', '.join(known)}" if known else ""
+
+
+def is_of_the_server(failed):
+    """Whether it would go the same way with any other sample."""
+    return isinstance(failed, EndpointError) and not (isinstance(failed, Refused) and failed.status in OF_THE_SAMPLE)
 
 
 def completion_prompt(sample, config):
@@ -130,19 +145,32 @@ def completion_prompt(sample, config):
     return prompt + sample.prefix
 
 
-def ask_for(client, task, sample, config):
+def is_chat(client, sample):
+    return client.endpoint.chat and sample.details.get("chat", True)
+
+
+def room_to_begin(client, sample, counted):
+    """Tokens of what a chat's answer is to begin with; `counted` keeps them, by text."""
+    if not sample.prefix or not is_chat(client, sample):
+        return 0
+    if sample.prefix not in counted:
+        counted[sample.prefix] = client.count_tokens(sample.prefix)
+    return counted[sample.prefix]
+
+
+def ask_for(client, task, sample, config, more=0):
+    """`more`: tokens that a chat's answer may have besides those of the sample."""
     chosen = sampling.of(task, sample, config.seed)
     asked = {"temperature": chosen.temperature}
     if chosen.temperature:
         asked |= {"top_p": chosen.top_p, "seed": chosen.seed}
-    if not client.endpoint.chat or not sample.details.get("chat", True):
+    if not is_chat(client, sample):
         answer = client.complete(completion_prompt(sample, config), sample.new_tokens, **asked)
         # A server would end at a `stop` that comes first, too.
         return dataclasses.replace(answer, text=sampling.cut(answer.text, chosen.stop))
     # Not every server goes on with a message of its own, so the answer's beginning stands at the end of the question, as in
     # RULER. Models repeat it, for which there has to be room.
-    room = sample.new_tokens + (client.count_tokens(sample.prefix) if sample.prefix else 0)
-    answer = client.chat(sample.context + sample.question + sample.prefix, room, **asked)
+    answer = client.chat(sample.context + sample.question + sample.prefix, sample.new_tokens + more, **asked)
     return dataclasses.replace(answer, text=behind(sample.prefix, answer.text))
 
 

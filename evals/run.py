@@ -60,6 +60,8 @@ def prepare(parsed, argv):
     tables = configuration.read(parsed.config)
     if parsed.method:
         methods = tables.get("method", {})
+        if not isinstance(methods, dict):
+            raise ConfigError(f"{parsed.config} has no methods by name; write [method.locks], budget_tokens = 256")
         missing = [name for name in parsed.method if name not in methods]
         if missing:
             raise ConfigError(f"{parsed.config} has no method {missing[0]!r}. It has: {', '.join(methods)}")
