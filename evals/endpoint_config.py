@@ -9,7 +9,7 @@ import re
 import urllib.parse
 from dataclasses import dataclass, field
 
-from checks import ConfigError, between, check
+from checks import KINDS, ConfigError, between, check
 
 KEYS = {
     "url": str,
@@ -60,7 +60,7 @@ def parse(common, methods):
 
 def _check_table(table, where):
     if not isinstance(table, dict):
-        raise ConfigError(f"{where}expected a table of settings, got {table!r}")
+        raise ConfigError(f"{where}expected a table of settings, got {KINDS.get(type(table), 'something else')}")
     for key, value in table.items():
         check(key, value, KEYS, where)
     between(table, "timeout", 0.1, 86400, where)

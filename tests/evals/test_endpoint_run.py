@@ -243,6 +243,7 @@ def test_a_model_need_not_be_named_where_there_is_one(server, said, tmp_path):
         ({"endpoint": {"url": "ftp://me:secret@host/v1"}}, "name it in key_env"),
         ({"endpoint": {"url": "http://me:se/secret@host/v1"}}, "url is not as http://"),
         ({"endpoint": {"url": "http://me:secret@host:port/v1"}}, "url is not as http://"),
+        ({"endpoint": "http://me:secret@host/v1"}, "endpoint: expected a table of settings, got a text"),
         ({"endpoint": {"url": "http://host/v1?key=secret"}}, "url is none that can be used; .*without a query"),
         ({"endpoint": {"url": "http://host/v1", "key_env": "sk-secret"}}, "key_env is no name of an environment variable"),
         ({"model": "a.gguf"}, r"write a server's into \[endpoint\], or into its method"),
