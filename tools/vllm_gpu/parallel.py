@@ -2,6 +2,7 @@
 engines run at once, each in a process of its own."""
 
 import argparse
+import contextlib
 import json
 import os
 import pickle
@@ -106,24 +107,34 @@ def logprobs_of(requests: Any) -> list[list[dict[int, float]]]:
 
 def run_all(arguments: list[dict[str, Any]], folder: Path, seconds: float) -> list[dict[str, Any] | None]:
     """None for an engine that failed or took too long; what it said is printed then."""
-    started = []
-    for number, given in enumerate(arguments):
-        result, log = folder / f"{number}.pickle", folder / f"{number}.log"
-        command = [sys.executable, __file__, "--run", json.dumps(given), "--result", str(result)]
-        with log.open("w") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-        started.append((process, result, log))
-    end = time.monotonic() + seconds
+    started: list[tuple[subprocess.Popen[bytes], Path, Path]] = []
     found: list[dict[str, Any] | None] = []
-    for given, (process, result, log) in zip(arguments, started, strict=True):
-        try:
-            process.wait(max(0.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-        found.append(pickle.loads(result.read_bytes()) if result.exists() else None)
-        if found[-1] is None:
-            print(f"parallel: {given} came to nothing:\n{log.read_text()[-4000:]}", flush=True)
+    try:
+        for number, given in enumerate(arguments):
+            result, log = folder / f"{number}.pickle", folder / f"{number}.log"
+            command = [sys.executable, __file__, "--run", json.dumps(given), "--result", str(result)]
+            with log.open("w") as output:
+                process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            started.append((process, result, log))
+        end = time.monotonic() + seconds
+        for given, (process, result, log) in zip(arguments, started, strict=True):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end - time.monotonic()))
+            end_group(process)
+            found.append(pickle.loads(result.read_bytes()) if result.exists() else None)
+            if found[-1] is None:
+                print(f"parallel: {given} came to nothing:\n{log.read_text()[-4000:]}", flush=True)
+    finally:
+        for process, *_ in started[len(found) :]:
+            end_group(process)
     return found
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """With the engine's workers, which may be there after it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]:

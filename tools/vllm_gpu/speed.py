@@ -121,8 +121,14 @@ def spread(context: str, requests: int) -> list[int]:
 def print_table(folder: Path) -> None:
     rows: dict[tuple[str, int, int, str], dict[str, float]] = {}
     for path in sorted(folder.glob("speed-*.json")):
-        for result in json.loads(path.read_text()):
-            rows.setdefault(tuple(result[name] for name in ROW), {})[result["backend"]] = result["ms"]
+        try:
+            results = json.loads(path.read_text())
+            found = [(tuple(result[name] for name in ROW), result["backend"], result["ms"]) for result in results]
+        except (KeyError, TypeError, ValueError) as error:
+            print(f"speed: {path} is left out, as of another version: {type(error).__name__} {error}", file=sys.stderr)
+            continue
+        for row, backend, ms in found:
+            rows.setdefault(row, {})[backend] = ms
     print(f"{'model':<8}{'GPUs':>6}{'batch':>6}{'context':>16}{'FlashAttention, ms':>20}{'LOCKS, ms':>12}{'':>8}")
     for (model, ranks, batch, context), ms in rows.items():
         stock, locks = ms.get("stock"), ms.get("locks")

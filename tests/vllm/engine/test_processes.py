@@ -1,7 +1,9 @@
 """The plug-in in processes of vLLM's own making, as under `vllm serve`."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,18 +16,22 @@ from test_engine import SPARSE
 def run_processes(checkpoint, folder, ranks, **environment):
     """What they said, and the tokens."""
     results = folder / "tokens.json"
-    run = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, Path(__file__).parent / "several_processes.py", checkpoint, results, str(ranks)],
         cwd=folder,
         env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout[-4000:]
-    return run.stdout, json.loads(results.read_text())
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=300)
+        finally:  # whatever came in between, the engine's and the workers' processes end too
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said[-4000:]
+    return said, json.loads(results.read_text())
 
 
 @pytest.fixture(scope="module")
