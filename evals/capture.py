@@ -15,8 +15,8 @@ from llama_host import HostError
 MAX_DIMS, MAX_SRC, MAX_OP_PARAMS, MAX_NAME = 4, 10, 64, 64
 TYPES = {0: np.float32, 1: np.float16}
 ATTENTION = b"FLASH_ATTN_EXT"
-# Root mean square of the difference, as a share of the output's. llama.cpp adds values up in half precision, which errs by more
-# the longer the context is (0.04 at 7,000 tokens); tensors laid out otherwise give outputs that have nothing in common, near 1.
+# Root mean square of the difference, as a share of the output's. llama.cpp adds up in half precision, and errs by more
+# the longer the context is (0.04 at 7,000 tokens); tensors laid out otherwise give outputs that have nothing in common: 1.
 MAX_ERROR = 0.3
 MASKED = -1e4  # and below: not visible
 

@@ -81,7 +81,7 @@ def _capture(state, text, tokens, question):
     beginning, asked = np.array(state.model.beginning, np.int32), state.model.tokenize(question)
     whole, own = np.concatenate([beginning, read, asked]).astype(np.int32), state.model.max_context_tokens
     if len(whole) > own:
-        raise HostError(f"{len(whole):,} tokens are to be read, and the model was trained for {own:,}; take fewer by --tokens")
+        raise HostError(f"{len(whole):,} tokens are to be read, and the model was trained for {own:,}; take fewer: --tokens")
     return capture.read(state, whole)
 
 
