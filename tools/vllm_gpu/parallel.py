@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import models
+from checks import FAILED, check
 import numpy as np
 import tokens
 import torch
@@ -29,13 +30,6 @@ NEAR = 0.05
 # difference from each other is this part of that from exact attention; choices that have nothing in common give about 1.4.
 MOST_OF_THE_APPROXIMATION = 0.75
 COVERAGE_NEAR = 0.03  # a few samples each
-FAILED: list[str] = []
-
-
-def check(name: str, fits: bool, figures: str = "") -> None:
-    print(f"parallel: {'ok  ' if fits else 'FAIL'} {name}{': ' if figures else ''}{figures}", flush=True)
-    if not fits:
-        FAILED.append(name)
 
 
 def of_rank(worker: Any) -> dict[str, Any]:

@@ -14,19 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import models
+from checks import FAILED, check
 import numpy as np
 
 # vLLM kills the engine's process at its end: what is said then is not seen.
 LOCKS = {"budget_tokens": 512, "min_context_tokens": 1024, "log_interval_seconds": 0.05}
 PROMPT_TOKENS, NEW_TOKENS = 3000, 32
 START_SECONDS, END_SECONDS = 300, 60
-FAILED: list[str] = []
-
-
-def check(name: str, fits: bool, figures: str = "") -> None:
-    print(f"serve: {'ok  ' if fits else 'FAIL'} {name}{': ' if figures else ''}{figures}", flush=True)
-    if not fits:
-        FAILED.append(name)
 
 
 def free_port() -> int:

@@ -14,6 +14,7 @@ os.environ.update({"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1",
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import models
+from checks import FAILED, check
 import numpy as np
 import torch
 
@@ -131,13 +132,6 @@ def first_drift(one: Result, other: Result, position: int) -> float:
     return worst
 
 
-FAILED: list[str] = []
-
-
-def check(name: str, fits: bool, figures: str = "") -> None:
-    print(f"tokens: {'ok  ' if fits else 'FAIL'} {name}{': ' if figures else ''}{figures}", flush=True)
-    if not fits:
-        FAILED.append(name)
 
 
 def main() -> int:
