@@ -32,9 +32,9 @@ __global__ void __launch_bounds__(32 * kTokenWarps, 4) score_tokens(const __grid
   const int head_count = min(kTokenHeads, list_heads - first_in_list);
   const int first_head = list * list_heads + first_in_list;
   const int kv_head = first_head / (args.queries.query_heads / args.queries.kv_heads);
-  let_next_start();
   const HeadsOfCta<kUnits, kTokenHeads> query(args.queries, request, first_head, head_count, args.shape.head_dim);
   wait_for_previous();
+  let_next_start();  // not before: what comes next reads the candidates too, and does not wait for them
   const int entries = min(args.num_pages[request * args.num_request_stride + list * args.num_list_stride], args.capacity);
   if (static_cast<int>(blockIdx.x) * warps * kPagesAtOnce >= entries) return;  // the whole CTA
 

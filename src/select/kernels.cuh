@@ -131,26 +131,34 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ int scratch[kWarps];
   const Gang gang(lists);
   let_next_start();
-  wait_for_previous();
-  if (gang.num_blocks() == 0) return;
+  // With parts the kernel in front scores the candidates' tokens, and lets this one start when choose_pages has ended. So
+  // much of it as choose_pages has written, past the first-level cache, can be read without waiting.
   const int parts = kPageTokens / lists.args.config.part_tokens;
+  if (parts == 1) wait_for_previous();
   const int heads = lists.heads;
   const int capacity = lists.buffers.capacity;
   const std::int64_t at = lists.list_at(gang.request, gang.list);
   auto* const words = memory.keeps_candidates ? reinterpret_cast<std::uint32_t*>(shared + memory.candidates)
                                               : lists.buffers.candidate_words + at * candidate_words(capacity, parts, heads);
   const Candidates candidates(words, capacity, parts, heads);
-  const PartChoice choice{lists, gang, candidates, lists.args.num_candidates(gang.request, gang.list), parts};
+  const int count = gang.num_blocks() == 0 ? 0 : __ldcg(&lists.args.num_candidates(gang.request, gang.list));
+  const PartChoice choice{lists, gang, candidates, count, parts};
   auto* const taken = reinterpret_cast<std::uint32_t*>(shared + memory.taken);
   auto* const counts = reinterpret_cast<std::int32_t*>(shared + memory.counts);
   const bool completes = wants_rest && lists.args.completed.shape[2] > 0;
   const int num_words = (gang.num_pages + 31) / 32;
   if (completes) {
     const std::uint32_t* const completed = lists.buffers.completed + at * (lists.buffers.max_pages / 32);
-    for (int i = thread_index(); i < num_words; i += kThreads) taken[i] = completed[i];
+    for (int i = thread_index(); i < num_words; i += kThreads) taken[i] = __ldcg(completed + i);
   }
   gang.sync();  // every block runs: its memory can be written
-  choice.weigh(gang.size() > 1 ? Candidates(gang.at(words, 0), capacity, parts, heads) : candidates);
+  const Candidates there = gang.size() > 1 ? Candidates(gang.at(words, 0), capacity, parts, heads) : candidates;
+  choice.weigh_pages(there);
+  if (parts > 1) {
+    wait_for_previous();
+    choice.weigh_parts(there);
+  }
+  if (gang.num_blocks() == 0) return;
   gang.sync();
   if (gang.rank == 0) {
     choice.combine();

@@ -54,29 +54,39 @@ struct PartChoice {
     return candidates.part_shares[candidate * num_parts] == kInfinity;
   }
 
-  /// Tells the first block the shares of this block's candidates, for each head: of the pages, and of all parts.
-  __device__ void weigh(const Candidates& there) const {
+  /// Tells the first block the pages of this block's candidates, and their shares for each head. It may come before the
+  /// kernel in front has ended, which writes none of what is read here; the first-level cache may have it from the last
+  /// step.
+  __device__ void weigh_pages(const Candidates& there) const {
     const SelectArgs& args = lists.args;
     const int heads = lists.heads;
     for (int i = gang.rank * kThreads + thread_index(); i < count * heads; i += gang.size() * kThreads) {
       const int candidate = i / heads;
       const int head = gang.list * heads + i - candidate * heads;
-      const int page = args.candidates(gang.request, gang.list, candidate);
-      float logits[kPageTokens];
-      if (num_parts > 1) {
-        const auto* const rows =
-            reinterpret_cast<const float4*>(args.logits.at(gang.request, gang.list, candidate, i - candidate * heads));
-#pragma unroll
-        for (int row = 0; row < kPageTokens / 4; ++row) reinterpret_cast<float4*>(logits)[row] = rows[row];
-      }
+      const int page = __ldcg(args.candidates.at(gang.request, gang.list, candidate));
       const std::int64_t at = lists.head_at(gang.request, head);
-      const float log_norm = lists.buffers.whole_masses[at].log_norm;
-      const float origin =
-          lists.buffers.masses[at * lists.buffers.max_blocks + (page - gang.sink_pages) / kBlockPages].origin;
-      const float from_block = select::from_block(*args.log_mass.at(gang.request, head, page), origin);
+      const float log_norm = __ldcg(&lists.buffers.whole_masses[at].log_norm);
+      const int block = (page - gang.sink_pages) / kBlockPages;
+      const float origin = __ldcg(&lists.buffers.masses[at * lists.buffers.max_blocks + block].origin);
+      const float from_block = select::from_block(__ldcg(args.log_mass.at(gang.request, head, page)), origin);
       there.shares[i] = select::page_share(from_block, select::share_exp(origin - log_norm));
       if (i == candidate * heads) there.page[candidate] = page;
-      if (num_parts > 1) weigh_page(logits, args.config.part_tokens, log_norm, there.of_heads + i * num_parts);
+    }
+  }
+  /// And the shares of all their parts, from the scores of the kernel in front.
+  __device__ void weigh_parts(const Candidates& there) const {
+    const int heads = lists.heads;
+    for (int i = gang.rank * kThreads + thread_index(); i < count * heads; i += gang.size() * kThreads) {
+      const int candidate = i / heads;
+      const int in_list = i - candidate * heads;
+      const auto* const rows =
+          reinterpret_cast<const float4*>(lists.args.logits.at(gang.request, gang.list, candidate, in_list));
+      float logits[kPageTokens];
+#pragma unroll
+      for (int row = 0; row < kPageTokens / 4; ++row) reinterpret_cast<float4*>(logits)[row] = rows[row];
+      const std::int64_t at = lists.head_at(gang.request, gang.list * heads + in_list);
+      const float log_norm = __ldcg(&lists.buffers.whole_masses[at].log_norm);
+      weigh_page(logits, lists.args.config.part_tokens, log_norm, there.of_heads + i * num_parts);
     }
   }
 

@@ -247,6 +247,10 @@ template <class T>
 T atomicOr(T* at, T value) {
   return std::atomic_ref(*at).fetch_or(value);
 }
+template <class T>
+T __ldcg(const T* at) {
+  return *at;
+}
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline int __popc(unsigned value) { return std::popcount(value); }
 inline int __ffs(int value) { return value == 0 ? 0 : std::countr_zero(static_cast<unsigned>(value)) + 1; }
