@@ -145,7 +145,6 @@ stage::AttendParams attend_params(const AttendArgs& args) {
   params.blocks = blocks.data;
   params.block_request_stride = blocks.stride[0];
   params.block_entry_stride = blocks.stride[1];
-  params.most_tokens = static_cast<int>(blocks.shape[1] * args.table.block_tokens);
   params.block_pages = stage::make_divider(static_cast<std::uint32_t>(args.table.block_tokens / kPageTokens));
   params.context_tokens = args.table.context_tokens.data();
   if (!dense) {
@@ -165,7 +164,9 @@ stage::AttendParams attend_params(const AttendArgs& args) {
   params.passes = stage::make_divider(static_cast<std::uint32_t>((list_heads + heads_per_pass - 1) / heads_per_pass));
   params.softmax_scale = geometry.softmax_scale;
   lay_out(geometry, requests, args.num_lists, dense, args.workspace.data(), params.partials);
-  const std::int64_t row_tokens = dense ? blocks.shape[1] * args.table.block_tokens : selected.shape[2] * kPageTokens;
+  std::int64_t row_tokens = dense ? blocks.shape[1] * args.table.block_tokens : selected.shape[2] * kPageTokens;
+  if (!dense && args.most_listed_tokens > 0) row_tokens = std::min<std::int64_t>(row_tokens, args.most_listed_tokens);
+  params.most_tokens = static_cast<int>(row_tokens);
   params.leaf_blocks = std::int64_t{requests} * args.num_lists <= stage::kVeryFewRows &&
                        params.partials.leaves_per_part == 1 &&
                        stage::leaf_tokens(static_cast<int>(row_tokens)) <= stage::kLeafTokens;

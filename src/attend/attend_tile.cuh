@@ -359,13 +359,15 @@ template <class S>
 __device__ __forceinline__ void copy_page(const AttendParams& params, const TokenRows& rows, std::uint32_t tile, int lane) {
   constexpr int kChunks = S::kRowBytes / 16;
   constexpr int kCopies = kTileTokens * kChunks / 32;  // of a lane
+  const std::byte* const key = rows.key;               // here: what follows must be taken for writing to memory
+  const std::byte* const value = rows.value;
 #pragma unroll
   for (int i = 0; i < kCopies; ++i) {
     const int row = (32 * i + lane) / kChunks;
     const int at = (32 * i + lane) % kChunks * 16;
     const std::uint32_t target = tile + row * S::kRowStride + at;
-    mma16::copy_async(target, rows.key + row * params.keys.token_stride + at, true);
-    mma16::copy_async(target + S::kSideBytes, rows.value + row * params.values.token_stride + at, true);
+    mma16::copy_async(target, key + row * params.keys.token_stride + at, true);
+    mma16::copy_async(target + S::kSideBytes, value + row * params.values.token_stride + at, true);
   }
 }
 

@@ -104,6 +104,7 @@ class RowTokens {
         total_ += sum;
       }
     }
+    total_ = min(total_, params.most_tokens);
     // The table has been on its way since.
 #pragma unroll
     for (int i = 0; i < kOwnEntries; ++i) {

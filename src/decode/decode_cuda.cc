@@ -40,6 +40,11 @@ bool selects(const DecodePlan& plan) noexcept {
   return !decode::always_of(plan, plan.limits().max_context_tokens).everything;
 }
 
+/// Tokens that a request attends at most: its budget, or a context too short to select from.
+int most_attended(const DecodePlan& plan) noexcept {
+  return std::max(plan.config().select.budget_tokens, plan.config().min_context_tokens - 1);
+}
+
 /// What attention needs for any number of requests up to `most`: fewer rows are cut finer and may need more.
 std::size_t attend_bytes(const Geometry& geometry, int most, int lists) noexcept {
   std::size_t bytes = 0;
@@ -66,7 +71,7 @@ Buffers cut(const DecodePlan& plan, std::byte* memory) noexcept {
   if (selects(plan)) {
     const SelectLimits limits = select_limits(select, context);
     const int pages = context / kPageTokens;
-    const int whole = std::min(context, std::max(select.budget_tokens, plan.config().min_context_tokens - 1));
+    const int whole = std::min(context, most_attended(plan));
     const bool parts = select.part_tokens < kPageTokens;
     out.select_workspace = take_bytes(select_workspace_bytes(select, geometry, requests, lists, context));
     out.completion_workspace = take_bytes(completion_workspace_bytes(geometry, requests, lists));
@@ -194,8 +199,9 @@ class Step {
   [[nodiscard]] SoftmaxStates states() const { return first_requests(buffers_.states, inputs_.table.context_tokens.size()); }
   [[nodiscard]] AttendArgs attend_args(int num_lists, View<const SelectedPage, 3> selected,
                                        View<const std::int32_t, 2> num_selected) const {
-    return {plan_.geometry(), inputs_.queries, inputs_.keys, inputs_.values,           inputs_.table,
-            num_lists,        selected,        num_selected, buffers_.attend_workspace};
+    return {
+        plan_.geometry(), inputs_.queries,           inputs_.keys,        inputs_.values, inputs_.table, num_lists, selected,
+        num_selected,     buffers_.attend_workspace, most_attended(plan_)};
   }
   [[nodiscard]] SelectArgs select_args() const {
     const auto requests = inputs_.table.context_tokens.size();
