@@ -25,10 +25,13 @@ __device__ inline void write_completion(const Lists& lists, const Gang& gang, co
   }
   __syncthreads();
   const int total = count_before(taken, before, num_words, scratch);
-  if (gang.rank == 0 && threadIdx.x == 0) args.num_completed(gang.request, gang.list) = total;
+  // The first block has other things to do, if it is not alone.
+  const int blocks = max(1, gang.size() - 1);
+  const int block = max(0, gang.rank - 1);
+  if (block == 0 && threadIdx.x == 0) args.num_completed(gang.request, gang.list) = total;
   SelectedPage* const completed = &args.completed(gang.request, gang.list, 0);
-  const int first = gang.rank * num_words >> gang.log2_size;
-  const int last = (gang.rank + 1) * num_words >> gang.log2_size;
+  const int first = block * num_words / blocks;
+  const int last = (block + 1) * num_words / blocks;
   const unsigned lane = threadIdx.x % 32;
   const auto position_of = [&](int word, unsigned bit) { return before[word] + __popc(taken[word] & ((1U << bit) - 1U)); };
   for (int i = first + thread_index() / 32; i < last; i += kWarps) {  // a warp a word: neighbours lie side by side

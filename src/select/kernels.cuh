@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (wants_rest) choice.sum_skipped(num_selected);
     __syncthreads();
   }
-  if (completes) {
+  if (completes && (gang.rank > 0 || gang.size() == 1)) {
     write_completion(lists, gang, choice, taken, reinterpret_cast<std::int32_t*>(shared + memory.before), scratch);
   }
 }
