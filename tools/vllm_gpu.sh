@@ -2,7 +2,7 @@
 # LOCKS in vLLM on a GPU: whether it is right, and how fast it is. Needs a Python that has vLLM for CUDA and this package
 # (`pip install ./python -C cmake.define.LOCKS_CUDA=ON -C cmake.define.LOCKS_CUDA_ARCHITECTURES=native`); a GPU of 141 GB for the
 # longest contexts.
-#   tools/vllm_gpu.sh [--python PYTHON] [--package DIR] [--out DIR] [--only kernels|tokens|serve|speed|parallel]...
+#   tools/vllm_gpu.sh [--python PYTHON] [--package DIR] [--out DIR] [--only kernels|tokens|serve|speed|prompts|parallel]...
 # parallel is not among what runs without --only: it needs two GPUs.
 # --package: a folder that holds locks_cpp as a build stages it (BUILD/python), if it is not installed.
 set -euo pipefail
@@ -21,11 +21,11 @@ while [ $# -gt 0 ]; do
     *) echo "tools/vllm_gpu.sh: $1 is no option; see its first lines" >&2; exit 2 ;;
   esac
 done
-[ ${#steps[@]} -gt 0 ] || steps=(kernels tokens serve speed)
+[ ${#steps[@]} -gt 0 ] || steps=(kernels tokens serve speed prompts)
 for name in "${steps[@]}"; do
   case $name in
-    kernels | tokens | serve | speed | parallel) ;;
-    *) echo "tools/vllm_gpu.sh: --only takes kernels, tokens, serve, speed or parallel, not $name" >&2; exit 2 ;;
+    kernels | tokens | serve | speed | prompts | parallel) ;;
+    *) echo "tools/vllm_gpu.sh: --only takes kernels, tokens, serve, speed, prompts or parallel, not $name" >&2; exit 2 ;;
   esac
 done
 mkdir -p "$out"
@@ -78,8 +78,16 @@ fi
 if wants speed; then
   measure glm 1 131072,262144,524288,1048000
   measure llama 4 131072
+  measure llama 1 1024,4096,16384,32768
   measure glm 64 1024-32768
   "$python" $here/speed.py --out "$out" --table
+fi
+if wants prompts; then
+  for backend in stock locks; do
+    step "prompts: $backend" "$python" $here/prompts.py --models "$work" --out "$out" --model llama --backend $backend \
+      --contexts 4096,32768,131072
+  done
+  "$python" $here/prompts.py --out "$out" --table
 fi
 
 for name in "${failed[@]}"; do echo "failed: $name"; done

@@ -22,7 +22,7 @@ class HeadParts {
     float mean[kDims];
   };
 
-  /// Asks for all of them, before it is known how many there are.
+  /// Asks for as many as a list can have, before it is known how many there are.
   __device__ __forceinline__ void ask(const Merge& args, int request, int head) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -32,14 +32,17 @@ class HeadParts {
     const auto* const max_and_sum = reinterpret_cast<const float2*>(args.parts.max_and_sum) + first;
     entries_ = args.num_completed[request * args.num_request_stride + list * args.num_list_stride];
     log_mass_ = args.skipped_log_mass[request * args.skipped_request_stride + head * args.skipped_head_stride];
+    const int most = parts_of(args.capacity);
 #pragma unroll
-    for (int i = 0; i < kLaneParts; ++i) own_[i] = max_and_sum[32 * i + lane];
+    for (int i = 0; i < kLaneParts; ++i) {
+      if (32 * i + lane < most) own_[i] = max_and_sum[32 * i + lane];
+    }
 #pragma unroll
     for (int i = 0; i < kWarpParts; ++i) {
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
         const int dim = 4 * (32 * quad + lane);
-        if (dim < args.head_dim) {
+        if (kWarps * i + warp < most && dim < args.head_dim) {
           values_[i][quad] = *reinterpret_cast<const float4*>(values + (kWarps * i + warp) * args.head_dim + dim);
         }
       }

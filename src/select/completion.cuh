@@ -10,7 +10,7 @@ namespace locks::cuda::select_kernels {
 __device__ inline void keep_completed(const Lists& lists, const Gang& gang, const Marks& marks) {
   const int words = lists.buffers.max_pages / 32;
   std::uint32_t* const completed = lists.buffers.completed + lists.list_at(gang.request, gang.list) * words;
-  for (int i = thread_index(); i < (gang.num_pages + 31) / 32; i += kThreads) completed[i] = marks.taken()[i];
+  for (int i = thread_index(); i < (gang.num_pages + 31) / 32; i += num_threads()) completed[i] = marks.taken()[i];
 }
 
 /// The pages of the completion, less what is selected: this block's share of the words. `taken` has all of them.
@@ -20,7 +20,7 @@ __device__ inline void write_completion(const Lists& lists, const Gang& gang, co
   const int num_words = (gang.num_pages + 31) / 32;
   const Candidates& candidates = choice.candidates;
   const auto page_of = [&](int i) { return candidates.page[i] - gang.sink_pages; };
-  for (int i = thread_index(); i < choice.count; i += kThreads) {
+  for (int i = thread_index(); i < choice.count; i += num_threads()) {
     if (candidates.mask[i] == kWholePage) atomicAnd(&taken[page_of(i) / 32], ~(1U << page_of(i) % 32));
   }
   __syncthreads();
@@ -34,12 +34,12 @@ __device__ inline void write_completion(const Lists& lists, const Gang& gang, co
   const int last = (block + 1) * num_words / blocks;
   const unsigned lane = threadIdx.x % 32;
   const auto position_of = [&](int word, unsigned bit) { return before[word] + __popc(taken[word] & ((1U << bit) - 1U)); };
-  for (int i = first + thread_index() / 32; i < last; i += kWarps) {  // a warp a word: neighbours lie side by side
+  for (int i = first + thread_index() / 32; i < last; i += num_warps()) {  // a warp a word: neighbours lie side by side
     const int page = gang.sink_pages + i * 32 + static_cast<int>(lane);
     if ((taken[i] >> lane & 1) != 0) completed[position_of(i, lane)] = {page, kWholePage};
   }
   __syncthreads();
-  for (int i = thread_index(); i < choice.count; i += kThreads) {
+  for (int i = thread_index(); i < choice.count; i += num_threads()) {
     const int word = page_of(i) / 32;
     const auto bit = static_cast<unsigned>(page_of(i) % 32);
     if (candidates.mask[i] == 0 || word < first || word >= last || (taken[word] >> bit & 1) == 0) continue;

@@ -18,16 +18,15 @@ __device__ inline int warp_sum_to(int own) {
   return own;
 }
 
-/// Exclusive sum over the threads of a block of kThreads; `total` gets the whole. `scratch` [32].
+/// Exclusive sum over the threads of a block; `total` gets the whole. `scratch` has an int for each warp.
 __device__ inline int sum_before(int own, int* scratch, int& total) {
-  static_assert(kWarps <= 32);
   const int lane = thread_index() % 32;
   const int warp = thread_index() / 32;
   const int inclusive = warp_sum_to(own);
   __syncthreads();
   if (lane == 31) scratch[warp] = inclusive;
   __syncthreads();
-  const int warps = warp_sum_to(lane < kWarps ? scratch[lane] : 0);
+  const int warps = warp_sum_to(lane < num_warps() ? scratch[lane] : 0);
   total = __shfl_sync(kWarp, warps, 31);
   const int before = __shfl_sync(kWarp, warps, max(0, warp - 1));
   return (warp > 0 ? before : 0) + inclusive - own;
@@ -51,23 +50,21 @@ struct Buckets {
 /// `counts` [kBuckets] in shared memory, together at least as many as any of `wanted`. All threads get the answer.
 template <int kNum>
 __device__ Buckets<kNum> find_buckets(const std::int32_t* counts, const int (&wanted)[kNum], int* scratch) {
-  constexpr int kPerThread = kBuckets / kThreads;
   __shared__ Buckets<kNum> found;
-  const int top = kBuckets - 1 - kPerThread * thread_index();
-  int sizes[kPerThread];
+  const int per_thread = kBuckets / num_threads();
+  const int top = kBuckets - 1 - per_thread * thread_index();
   int own = 0;
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) own += sizes[i] = counts[top - i];
+  for (int i = 0; i < per_thread; ++i) own += counts[top - i];
   int total = 0;
   int before = sum_before(own, scratch, total);
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
+  for (int i = 0; i < per_thread; ++i) {
+    const int size = counts[top - i];
 #pragma unroll
     for (int of = 0; of < kNum; ++of) {
       const int left = wanted[of] - before;
-      if (0 < left && left <= sizes[i]) found.of[of] = {top - i, left, sizes[i]};
+      if (0 < left && left <= size) found.of[of] = {top - i, left, size};
     }
-    before += sizes[i];
+    before += size;
   }
   __syncthreads();
   return found;
@@ -88,7 +85,7 @@ struct Search {
 
   /// Its members in kBuckets.
   [[nodiscard]] __device__ int shift() const { return max(0, 32 - __clz(static_cast<int>(width - 1)) - kLog2Buckets); }
-  [[nodiscard]] __device__ int bucket_of(std::uint32_t key) const { return static_cast<int>(key - low >> shift()); }
+  [[nodiscard]] __device__ int bucket_of(std::uint32_t key) const { return static_cast<int>((key - low) >> shift()); }
   [[nodiscard]] __device__ Search narrowed(Bucket bucket) const {
     const std::uint32_t skipped = static_cast<std::uint32_t>(bucket.index) << shift();
     return {low + skipped, min(1U << shift(), width - skipped), bucket.wanted, bucket.size};
@@ -148,9 +145,9 @@ __device__ Cut find_cut(Search search, int num, int* scratch, std::int32_t* coun
   __shared__ int num_few;
   if (search.wanted == 0) return {};
   while (search.size > kFew && !search.is_one_key()) {
-    for (int i = thread_index(); i < kBuckets; i += kThreads) counts[i] = 0;
+    for (int i = thread_index(); i < kBuckets; i += num_threads()) counts[i] = 0;
     __syncthreads();
-    for (int i = thread_index(); i < num; i += kThreads) {
+    for (int i = thread_index(); i < num; i += num_threads()) {
       const std::uint32_t own = key(i);
       if (search.side(own) == 0) atomicAdd(&counts[search.bucket_of(own)], 1);
     }
@@ -160,7 +157,7 @@ __device__ Cut find_cut(Search search, int num, int* scratch, std::int32_t* coun
   if (search.is_one_key()) return {search.low, search.wanted, search.size};
   if (threadIdx.x == 0) num_few = 0;
   __syncthreads();
-  for (int i = thread_index(); i < num; i += kThreads) {
+  for (int i = thread_index(); i < num; i += num_threads()) {
     const std::uint32_t own = key(i);
     if (search.side(own) == 0) few[atomicAdd(&num_few, 1)] = own;
   }

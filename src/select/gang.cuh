@@ -2,19 +2,15 @@
 // same time, and wait for each other within the kernel. Before that a list has one thread block.
 #pragma once
 
-#include "select/select_lists.cuh"
+#include "select/select_launch.h"
 
 namespace locks::cuda::select_kernels {
 
-#ifdef LOCKS_EMULATED
-inline constexpr int kThreads = 128;  // the emulator's time goes with them
-#else
-inline constexpr int kThreads = 1024;
-#endif
-inline constexpr int kWarps = kThreads / 32;
-inline constexpr int kHalfWarps = kThreads / kLanes;
-
 [[nodiscard]] __device__ inline int thread_index() { return static_cast<int>(threadIdx.x); }
+/// Of a block: a power of two, at least kFewestThreads.
+[[nodiscard]] __device__ inline int num_threads() { return static_cast<int>(blockDim.x); }
+[[nodiscard]] __device__ inline int num_warps() { return num_threads() / 32; }
+[[nodiscard]] __device__ inline int num_half_warps() { return num_threads() / kLanes; }
 
 template <class T>
 [[nodiscard]] __device__ inline T* dynamic_shared() {

@@ -17,7 +17,7 @@ __device__ inline void write_candidates(const Lists& lists, const Gang& gang, co
   SelectedPage* const selected = &args.selected(gang.request, gang.list, 0);
   const int num_words = (gang.num_pages + 31) / 32;
   int before = 0;
-  for (int base = 0; base < num_words; base += kThreads) {
+  for (int base = 0; base < num_words; base += num_threads()) {
     const int i = base + thread_index();
     std::uint32_t word = i < num_words ? marks.taken()[i] : 0;
     int total = 0;
@@ -37,17 +37,17 @@ __device__ inline void write_candidates(const Lists& lists, const Gang& gang, co
 }
 
 /// Step 1, and the pages of the completion.
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kMostThreads, 1)
     choose_pages(const __grid_constant__ Lists lists, const __grid_constant__ PagesMemory memory) {
   auto* const shared = dynamic_shared<std::byte>();
-  __shared__ int scratch[kWarps];
+  __shared__ int scratch[kMostThreads / 32];
   const Gang gang(lists);
   let_next_start();
   prepare(lists, gang);
   auto* const norms = reinterpret_cast<float*>(shared + memory.norms);
   const Counts counts{reinterpret_cast<std::int32_t*>(shared + memory.counts),
                       reinterpret_cast<Search*>(shared + memory.found)};
-  for (int i = thread_index(); i < kBuckets; i += kThreads) counts.buckets[i] = 0;
+  for (int i = thread_index(); i < kBuckets; i += num_threads()) counts.buckets[i] = 0;
   __shared__ int wanted[2];
   if (threadIdx.x == 0) {
     const SelectArgs& args = lists.args;
@@ -125,10 +125,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 /// Steps 2 to 4. `wants_rest`: more than the selection.
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kMostThreads, 1)
     choose_tokens(const __grid_constant__ Lists lists, const __grid_constant__ TokensMemory memory, bool wants_rest) {
   auto* const shared = dynamic_shared<std::byte>();
-  __shared__ int scratch[kWarps];
+  __shared__ int scratch[kMostThreads / 32];
   const Gang gang(lists);
   let_next_start();
   // With parts the kernel in front scores the candidates' tokens, and lets this one start when choose_pages has ended. So
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int num_words = (gang.num_pages + 31) / 32;
   if (completes) {
     const std::uint32_t* const completed = lists.buffers.completed + at * (lists.buffers.max_pages / 32);
-    for (int i = thread_index(); i < num_words; i += kThreads) taken[i] = __ldcg(completed + i);
+    for (int i = thread_index(); i < num_words; i += num_threads()) taken[i] = __ldcg(completed + i);
   }
   gang.sync();  // every block runs: its memory can be written
   const Candidates there = gang.size() > 1 ? Candidates(gang.at(words, 0), capacity, parts, heads) : candidates;
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (parts > 1) choice.choose(scratch, counts);
     for (int rank = 1; completes && rank < gang.size(); ++rank) {
       const Candidates there(gang.at(words, rank), capacity, parts, heads);
-      for (int i = thread_index(); i < choice.count; i += kThreads) {
+      for (int i = thread_index(); i < choice.count; i += num_threads()) {
         there.page[i] = candidates.page[i];
         there.mask[i] = candidates.mask[i];
       }

@@ -58,7 +58,7 @@ struct Counts {
 __device__ inline void gather_counts(const Gang& gang, std::int32_t* buckets) {
   if (gang.rank == 0) return;
   std::int32_t* const all = gang.at(buckets, 0);
-  for (int i = thread_index(); i < kBuckets; i += kThreads) {
+  for (int i = thread_index(); i < kBuckets; i += num_threads()) {
     if (buckets[i] > 0) atomicAdd(&all[i], buckets[i]);
   }
 }
@@ -72,9 +72,9 @@ __device__ inline void tell(const Gang& gang, Search* found, const Search& searc
 __device__ inline void narrow(const Gang& gang, const float* share, int pages, const Counts& counts, int of, int* scratch) {
   const Search& search = counts.found[of];  // read again and again: registers are scarce here
   while (search.size > kMembers && !search.is_one_key()) {
-    for (int i = thread_index(); i < kBuckets; i += kThreads) counts.buckets[i] = 0;
+    for (int i = thread_index(); i < kBuckets; i += num_threads()) counts.buckets[i] = 0;
     gang.sync();
-    for (int page = thread_index(); page < pages; page += kThreads) {
+    for (int page = thread_index(); page < pages; page += num_threads()) {
       const std::uint32_t key = __float_as_uint(share[page]);
       if (search.side(key) == 0) atomicAdd(&counts.buckets[search.bucket_of(key)], 1);
     }
@@ -95,7 +95,7 @@ __device__ inline void narrow(const Gang& gang, const float* share, int pages, c
 __device__ inline void mark(const Search& search, const float* share, int first_page, int pages, bool for_completion,
                             const Marks& there) {
   const unsigned lane = threadIdx.x % 32;
-  for (int page = thread_index(); page - static_cast<int>(lane) < pages; page += kThreads) {  // whole warps
+  for (int page = thread_index(); page - static_cast<int>(lane) < pages; page += num_threads()) {  // whole warps
     const std::uint32_t key = page < pages ? __float_as_uint(share[page]) : 0;
     const bool counts = page < pages && !(for_completion && (key == 0 || key == kInfinityKey));
     const unsigned above = __ballot_sync(kWarp, counts && search.side(key) > 0);
@@ -121,7 +121,7 @@ __device__ inline void take_members(Search search, const Marks& marks, int num_w
     search.wanted = min(search.wanted, search.size);  // a completion has no members without a share
     const Cut cut = find_cut(search, search.size, scratch, counts, [&](int i) { return marks.members()[i].key; });
     const bool all = cut.wanted == cut.equal;
-    for (int i = thread_index(); i < search.size; i += kThreads) {
+    for (int i = thread_index(); i < search.size; i += num_threads()) {
       const auto [page, key] = marks.members()[i];
       if (key > cut.key || (key == cut.key && all)) atomicOr(&marks.taken()[page / 32], 1U << page % 32);
       if (key == cut.key && !all) atomicOr(&marks.equal()[page / 32], 1U << page % 32);
@@ -130,7 +130,7 @@ __device__ inline void take_members(Search search, const Marks& marks, int num_w
     if (all) return;
     ties = cut.wanted;
   }
-  for (int base = 0; base < num_words && ties > 0; base += kThreads) {
+  for (int base = 0; base < num_words && ties > 0; base += num_threads()) {
     const int i = base + thread_index();
     std::uint32_t equal = i < num_words ? marks.equal()[i] : 0;
     int total = 0;
@@ -144,7 +144,7 @@ __device__ inline void take_members(Search search, const Marks& marks, int num_w
 /// How many pages are taken before each word's, to `before`. Returns the number of all.
 __device__ inline int count_before(const std::uint32_t* taken, std::int32_t* before, int num_words, int* scratch) {
   int num_before = 0;
-  for (int base = 0; base < num_words; base += kThreads) {
+  for (int base = 0; base < num_words; base += num_threads()) {
     const int i = base + thread_index();
     int total = 0;
     const int position = num_before + sum_before(i < num_words ? __popc(taken[i]) : 0, scratch, total);

@@ -60,7 +60,7 @@ struct PartChoice {
   __device__ void weigh_pages(const Candidates& there) const {
     const SelectArgs& args = lists.args;
     const int heads = lists.heads;
-    for (int i = gang.rank * kThreads + thread_index(); i < count * heads; i += gang.size() * kThreads) {
+    for (int i = gang.rank * num_threads() + thread_index(); i < count * heads; i += gang.size() * num_threads()) {
       const int candidate = i / heads;
       const int head = gang.list * heads + i - candidate * heads;
       const int page = __ldcg(args.candidates.at(gang.request, gang.list, candidate));
@@ -76,7 +76,7 @@ struct PartChoice {
   /// And the shares of all their parts, from the scores of the kernel in front.
   __device__ void weigh_parts(const Candidates& there) const {
     const int heads = lists.heads;
-    for (int i = gang.rank * kThreads + thread_index(); i < count * heads; i += gang.size() * kThreads) {
+    for (int i = gang.rank * num_threads() + thread_index(); i < count * heads; i += gang.size() * num_threads()) {
       const int candidate = i / heads;
       const int in_list = i - candidate * heads;
       const auto* const rows =
@@ -93,7 +93,7 @@ struct PartChoice {
   /// The shares of all parts, combined; whole pages are all selected.
   __device__ void combine() const {
     const int heads = lists.heads;
-    for (int i = thread_index(); i < count * num_parts; i += kThreads) {
+    for (int i = thread_index(); i < count * num_parts; i += num_threads()) {
       const int candidate = i / num_parts;
       const float* const own = candidates.of_heads + candidate * heads * num_parts + i % num_parts;
       float combined = 0.0F;
@@ -117,7 +117,7 @@ struct PartChoice {
     const int wanted = min(select::remaining_tokens(lists.args.config, lists.always(gang.request)) / tokens, all);
     const Cut cut = find_cut({0, kInfinityKey + 1, wanted, all}, all, scratch, counts,
                              [&](int i) { return __float_as_uint(candidates.part_shares[i]); });
-    const int per_thread = (count + kThreads - 1) / kThreads;
+    const int per_thread = (count + num_threads() - 1) / num_threads();
     const int first = min(count, thread_index() * per_thread);
     const int last = min(count, first + per_thread);
     int ties = 0;
@@ -142,7 +142,7 @@ struct PartChoice {
   __device__ int write(int* scratch) const {
     const SelectArgs& args = lists.args;
     int before = 0;
-    for (int base = 0; base < count; base += kThreads) {
+    for (int base = 0; base < count; base += num_threads()) {
       const int candidate = base + thread_index();
       const std::uint32_t mask = candidate < count ? candidates.mask[candidate] : 0;
       int total = 0;
@@ -161,7 +161,7 @@ struct PartChoice {
   /// is what the selected ones leave. Marked pages have no mass.
   __device__ void sum_skipped(int num_selected) const {
     const int heads = lists.heads;
-    for (int i = thread_index(); i < count * heads; i += kThreads) {
+    for (int i = thread_index(); i < count * heads; i += num_threads()) {
       const int candidate = i / heads;
       const std::uint32_t mask = candidates.mask[candidate];
       const bool has_rest = mask != 0 && mask != kWholePage && !is_marked(candidate);
@@ -176,7 +176,7 @@ struct PartChoice {
     __syncthreads();
     const int lane = thread_index() % kLanes;
     const int half_warp = thread_index() / kLanes;
-    for (int first = 0; first + half_warp / 2 * 2 < heads; first += kHalfWarps) {  // whole warps
+    for (int first = 0; first + half_warp / 2 * 2 < heads; first += num_half_warps()) {  // whole warps
       const int in_list = min(first + half_warp, heads - 1);
       float of_selected = 0.0F;
       float rests = 0.0F;

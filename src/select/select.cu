@@ -23,7 +23,8 @@ int gang_size_of(const Lists& lists, std::int64_t blocks_of_list) {
 }
 
 template <auto kKernel>
-Launch launch_of(const char* name, const Lists& lists, int gang, std::size_t bytes, Start start, Stream stream) {
+Launch launch_of(const char* name, const Lists& lists, int gang, std::int64_t threads_with_work, std::size_t bytes,
+                 Start start, Stream stream) {
   const std::size_t most = most_shared_bytes<kKernel>();
   if (bytes > most) {
     throw std::invalid_argument("log_mass: " + std::to_string(lists.heads) + " query heads a list and " +
@@ -34,7 +35,9 @@ Launch launch_of(const char* name, const Lists& lists, int gang, std::size_t byt
   check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)),
         "cudaFuncSetAttribute");
   const dim3 grid(static_cast<unsigned>(lists.args.num_lists * gang), static_cast<unsigned>(lists.requests()));
-  return {name, start, grid, kThreads, bytes, stream, gang};
+  const int threads =
+      block_threads(std::int64_t{grid.x} * grid.y, threads_with_work, device_attribute(cudaDevAttrMultiProcessorCount));
+  return {name, start, grid, threads, bytes, stream, gang};
 }
 
 }  // namespace
@@ -45,10 +48,16 @@ void launch_pages(const Lists& lists, Start start, Stream stream) {
   const auto memory_of = [&](int gang) {
     return PagesMemory(lists.heads, (max_blocks + gang - 1) / gang, lists.buffers.max_pages, most_shared_bytes<kKernel>());
   };
+  const std::int64_t head_blocks = std::int64_t{max_blocks} * lists.heads;
   const auto launch = [&](int gang) {
-    return launch_of<kKernel>("choose_pages", lists, gang, memory_of(gang).bytes, start, stream);
+    // Alone on its multiprocessor a thread block may have some without work in the longest step, weighing.
+    constexpr int kGenerous = 4;
+    const bool alone =
+        std::int64_t{lists.requests()} * lists.args.num_lists * gang <= device_attribute(cudaDevAttrMultiProcessorCount);
+    const std::int64_t threads = head_blocks / gang * kLanes * (alone ? kGenerous : 1);
+    return launch_of<kKernel>("choose_pages", lists, gang, threads, memory_of(gang).bytes, start, stream);
   };
-  int gang = gang_size_of<kKernel>(lists, std::int64_t{max_blocks} * lists.heads / kGangHeadBlocks);
+  int gang = gang_size_of<kKernel>(lists, head_blocks / kGangHeadBlocks);
   if (gang > kPortable && clusters_at_once<kKernel>(launch(gang)) < lists.requests() * lists.args.num_lists) {
     gang = kPortable;
   }
@@ -61,11 +70,11 @@ void launch_tokens(const Lists& lists, bool wants_rest, Start start, Stream stre
   if (parts == 1 && !wants_rest) return;
   const int capacity = lists.buffers.capacity;
   const TokensMemory memory(lists.heads, parts, capacity, lists.buffers.max_pages, most_shared_bytes<kKernel>());
-  const std::int64_t blocks =
-      std::max(std::int64_t{capacity} * lists.heads / kGangHeadPages, std::int64_t{lists.buffers.max_pages} / kGangPages);
+  const std::int64_t head_pages = std::int64_t{capacity} * lists.heads;
+  const std::int64_t blocks = std::max(head_pages / kGangHeadPages, std::int64_t{lists.buffers.max_pages} / kGangPages);
   const int gang = memory.keeps_candidates ? std::min(kPortable, gang_size_of<kKernel>(lists, blocks)) : 1;
-  launch_kernel<kKernel>(launch_of<kKernel>("choose_tokens", lists, gang, memory.bytes, start, stream), lists, memory,
-                         wants_rest);
+  launch_kernel<kKernel>(launch_of<kKernel>("choose_tokens", lists, gang, head_pages, memory.bytes, start, stream), lists,
+                         memory, wants_rest);
 }
 
 }  // namespace locks::cuda::select_kernels

@@ -10,18 +10,29 @@
 namespace locks::cuda::select_kernels {
 
 inline constexpr int kMaxGang = 16;  // a cluster of more than 8 is asked for
-// What a thread block takes at a time, counted once for each head:
-inline constexpr int kGangHeadBlocks = 16;  // of pages, with a quarter of its half-warps
+inline constexpr int kFewestThreads = 256;
+inline constexpr int kMostThreads = 1024;  // that a multiprocessor has room for, in blocks of any size
+// What a thread block of a gang takes at least, counted once for each head:
+inline constexpr int kGangHeadBlocks = 16;  // of pages: one for each half-warp of the fewest threads
 inline constexpr int kGangHeadPages = 128;  // that are candidates
 inline constexpr int kGangPages = 4096;     // that may be completed, for all heads
 
-/// Thread blocks of a gang: a power of two, as many as have work (`blocks`) and as run at the same time for all `gangs`, a
-/// thread block to a multiprocessor.
+/// Thread blocks of a gang: a power of two, as many as have work (`blocks`) and as run at the same time for all `gangs`.
 [[nodiscard]] constexpr int gang_size(std::int64_t gangs, std::int64_t blocks, int multiprocessors) noexcept {
-  const std::int64_t most = std::min({std::int64_t{kMaxGang}, blocks, multiprocessors / gangs});
+  constexpr int kBlocksAtOnce = kMostThreads / kFewestThreads;
+  const std::int64_t most = std::min({std::int64_t{kMaxGang}, blocks, kBlocksAtOnce * multiprocessors / gangs});
   int size = 1;
   while (2 * size <= most) size *= 2;
   return size;
+}
+
+/// Threads of each of `blocks` thread blocks: a power of two, as many as have work (`wanted`) and as run at the same time.
+/// What is done once by a block, and waited for by all of its threads, costs a multiprocessor less with fewer.
+[[nodiscard]] constexpr int block_threads(std::int64_t blocks, std::int64_t wanted, int multiprocessors) noexcept {
+  const std::int64_t most = std::min(wanted, std::int64_t{kMostThreads} * multiprocessors / blocks);
+  int threads = kFewestThreads;
+  while (2 * threads <= kMostThreads && 2 * threads <= most) threads *= 2;
+  return threads;
 }
 
 /// Checks the arguments and lays the workspace out.

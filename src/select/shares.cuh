@@ -17,7 +17,7 @@ __device__ inline void prepare(const Lists& lists, const Gang& gang) {
     args.num_completed(gang.request, gang.list) = 0;
     if (args.num_attended.data != nullptr) args.num_attended(gang.request, gang.list) = args.always_entries;
   }
-  for (int head = thread_index(); head < lists.heads; head += kThreads) {
+  for (int head = thread_index(); head < lists.heads; head += num_threads()) {
     args.skipped_log_mass(gang.request, gang.list * lists.heads + head) = -kInfinity;
     args.coverage(gang.request, gang.list * lists.heads + head) = 1.0F;
   }
@@ -36,7 +36,7 @@ struct Round {
 __device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const Round& round) {
   const int lane = thread_index() % kLanes;
   const int count = (round.last - round.first) * lists.heads;
-  for (int base = 0; base + thread_index() / 32 * 2 < count; base += kHalfWarps) {  // whole warps
+  for (int base = 0; base + thread_index() / 32 * 2 < count; base += num_half_warps()) {  // whole warps
     const bool works = base + thread_index() / kLanes < count;
     const int index = min(base + thread_index() / kLanes, count - 1);
     const int block = round.first + index / lists.heads;
@@ -80,7 +80,7 @@ __device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const 
 
 /// The logarithms of what is always attended, to norms. The last threads do it: they are the last to get a block to weigh.
 __device__ inline void read_always(const Lists& lists, const Gang& gang, float* norms) {
-  for (int i = kThreads - 1 - thread_index(); i < lists.heads; i += kThreads) {
+  for (int i = num_threads() - 1 - thread_index(); i < lists.heads; i += num_threads()) {
     norms[i] = always_log_mass(lists, gang.request, gang.list * lists.heads + i);
   }
 }
@@ -88,7 +88,7 @@ __device__ inline void read_always(const Lists& lists, const Gang& gang, float* 
 /// From those, the logarithms of the heads' whole masses; every thread block of the gang needs them.
 __device__ inline void find_norms(const Lists& lists, const Gang& gang, float* norms) {
   const int half_warp = thread_index() / kLanes;
-  for (int first = 0; first + half_warp / 2 * 2 < lists.heads; first += kHalfWarps) {  // whole warps
+  for (int first = 0; first + half_warp / 2 * 2 < lists.heads; first += num_half_warps()) {  // whole warps
     const int in_list = min(first + half_warp, lists.heads - 1);
     const int head = gang.list * lists.heads + in_list;
     const std::int64_t at = lists.head_at(gang.request, head);
@@ -105,12 +105,12 @@ __device__ inline void find_norms(const Lists& lists, const Gang& gang, float* n
 __device__ inline void share_pages(const Lists& lists, const Gang& gang, const Round& round, const float* norms,
                                    float* share, std::int32_t* counts) {
   const int heads = lists.heads;
-  for (int i = thread_index(); i < (round.last - round.first) * heads; i += kThreads) {
+  for (int i = thread_index(); i < (round.last - round.first) * heads; i += num_threads()) {
     round.factors[i] = select::share_exp(round.factors[i] - norms[i % heads]);
   }
   __syncthreads();
   const int pages = min(gang.num_pages - round.first * kBlockPages, (round.last - round.first) * kBlockPages);
-  for (int page = thread_index(); page < pages; page += kThreads) {
+  for (int page = thread_index(); page < pages; page += num_threads()) {
     const int block = page / kBlockPages;
     const float* const masses = round.masses + block * heads * kBlockPages + page % kBlockPages;
     const float* const factors = round.factors + block * heads;

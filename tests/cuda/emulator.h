@@ -35,7 +35,7 @@ struct EmulatedIndex {
   unsigned x = 0;
   unsigned y = 0;
 };
-inline thread_local EmulatedIndex threadIdx, blockIdx;
+inline thread_local EmulatedIndex threadIdx, blockIdx, blockDim;
 
 namespace locks::cuda::emulator {
 
@@ -195,6 +195,7 @@ inline void launch(unsigned x, unsigned y, int cluster, int threads, std::size_t
       for (int rank = 0; rank < cluster; ++rank) {
         blocks.emplace_back([&, rank] {
           blockIdx = {first + static_cast<unsigned>(rank), row};
+          blockDim = {static_cast<unsigned>(threads), 1};
           Block(together, rank, threads, shared_bytes).run(kernel);
         });
       }

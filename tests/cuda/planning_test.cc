@@ -139,16 +139,24 @@ TEST(CudaPlanning, EveryQueryHeadForItselfNeedsListsOfItsOwn) {
 
 TEST(CudaPlanning, GangsHaveWorkAndRunSideBySide) {
   constexpr int kProcessors = 132;
-  using cuda::select_kernels::gang_size;
-  static_assert(gang_size(4, 8, kProcessors) == 8, "128K tokens, 4 lists of 8 heads");
-  static_assert(gang_size(4, 64, kProcessors) == 16, "1M: no more than a cluster holds");
-  static_assert(gang_size(512, 1, kProcessors) == 1, "64 requests have lists enough");
+  namespace kernels = cuda::select_kernels;
+  static_assert(kernels::gang_size(4, 16, kProcessors) == 16, "128K tokens, 4 lists of 8 heads");
+  static_assert(kernels::gang_size(4, 128, kProcessors) == 16, "1M: no more than a cluster holds");
+  static_assert(kernels::gang_size(512, 2, kProcessors) == 1, "64 requests have lists enough");
+  static_assert(kernels::block_threads(64, 256, kProcessors) == 256, "128K, 4 lists");
+  static_assert(kernels::block_threads(64, 2048, kProcessors) == 1024, "1M");
+  static_assert(kernels::block_threads(512, 512, kProcessors) == 256, "64 requests");
   for (std::int64_t gangs = 1; gangs < 5000; gangs = 1 + gangs * 5 / 4) {
     for (std::int64_t blocks = 1; blocks < 3000; blocks = 1 + blocks * 3) {
-      const int size = gang_size(gangs, blocks, kProcessors);
+      const int size = kernels::gang_size(gangs, blocks, kProcessors);
+      const int threads = kernels::block_threads(gangs * size, blocks, kProcessors);
       EXPECT_EQ(size & (size - 1), 0);
+      EXPECT_EQ(threads & (threads - 1), 0);
+      EXPECT_GE(threads, kernels::kFewestThreads);
+      EXPECT_LE(threads, kernels::kMostThreads);
+      EXPECT_TRUE(threads == kernels::kFewestThreads || blocks >= threads);
       if (size == 1) continue;
-      EXPECT_LE(gangs * size, kProcessors);
+      EXPECT_LE(gangs * size * threads, std::int64_t{kProcessors} * kernels::kMostThreads);
       EXPECT_GE(blocks, size);
     }
   }

@@ -25,6 +25,8 @@ class HostArray {
   mutable std::vector<T> data_;
 };
 
+constexpr int kThreads = 128;  // the emulator's time goes with them
+
 /// `most` bytes of shared memory.
 void select(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const kernels::Lists lists = kernels::checked(args);
@@ -34,9 +36,9 @@ void select(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const auto& buffers = lists.buffers;
   const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, most);
   const kernels::TokensMemory tokens(lists.heads, parts, buffers.capacity, buffers.max_pages, most);
-  cuda::emulator::launch(x, y, gang, kernels::kThreads, pages.bytes, [&] { kernels::choose_pages(lists, pages); });
+  cuda::emulator::launch(x, y, gang, kThreads, pages.bytes, [&] { kernels::choose_pages(lists, pages); });
   const int token_gang = tokens.keeps_candidates ? gang : 1;  // the workspace is no memory of a cluster's
-  cuda::emulator::launch(static_cast<unsigned>(args.num_lists * token_gang), y, token_gang, kernels::kThreads, tokens.bytes,
+  cuda::emulator::launch(static_cast<unsigned>(args.num_lists * token_gang), y, token_gang, kThreads, tokens.bytes,
                          [&] { kernels::choose_tokens(lists, tokens, true); });
 }
 

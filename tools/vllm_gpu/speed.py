@@ -21,24 +21,18 @@ ROW = ("model", "ranks", "batch", "context")
 FULL_GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
 
 
-def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    import filling
-    import torch
-    from vllm import LLM, SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+def start_engine(options: argparse.Namespace, longest: int, **more: Any) -> Any:
+    """An engine for contexts up to `longest`, with the options' model and backend."""
+    from vllm import LLM
 
     locks = options.backend == "locks"
-    if locks:
-        filling.allow_for_locks()
-    contexts = [spread(context, options.batch) for context in options.contexts.split(",")]
-    start = time.perf_counter()
     llm = LLM(
         model=models.write(options.models, options.model),
         load_format="dummy",
         skip_tokenizer_init=True,
         dtype="bfloat16",
         seed=0,
-        max_model_len=max(map(max, contexts)) + NEW_TOKENS + 16,
+        max_model_len=longest,
         max_num_seqs=options.batch,
         gpu_memory_utilization=options.memory,
         enable_prefix_caching=False,
@@ -47,13 +41,36 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         attention_config={"backend": "CUSTOM" if locks else "FLASH_ATTN"},
         additional_config={"locks": json.loads(options.settings)} if locks else {},
         compilation_config={**FULL_GRAPHS, "cudagraph_capture_sizes": [options.batch]},
+        **more,
+    )
+    llm.apply_model(models.draw_weights)  # with vLLM's own every query is almost zero, and attention flat
+    return llm
+
+
+def prompt_of(request: int, tokens: int) -> dict[str, list[int]]:
+    return {"prompt_token_ids": [((7 + request) * i + 3) % 1000 + 5 for i in range(tokens)]}
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    import filling
+    import torch
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    locks = options.backend == "locks"
+    if locks:
+        filling.allow_for_locks()
+    contexts = [spread(context, options.batch) for context in options.contexts.split(",")]
+    start = time.perf_counter()
+    llm = start_engine(
+        options,
+        max(map(max, contexts)) + NEW_TOKENS + 16,
         kv_transfer_config={
             "kv_connector": "FillingConnector",
             "kv_connector_module_path": "filling",
             "kv_role": "kv_both",
         },
     )
-    llm.apply_model(models.draw_weights)  # with vLLM's own every query is almost zero, and attention flat
     engine = llm.llm_engine
     blocks = engine.vllm_config.cache_config.num_gpu_blocks
     print(
@@ -65,8 +82,8 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     results = []
     for name, context in zip(options.contexts.split(","), contexts, strict=True):
         for request, tokens in enumerate(context):
-            prompt: Any = {"prompt_token_ids": [((7 + request) * i + 3) % 1000 + 5 for i in range(tokens)]}
-            engine.add_request(f"{name}-{request}", llm._preprocess_cmpl_one(prompt), sampling)
+            prompt = llm._preprocess_cmpl_one(prompt_of(request, tokens))
+            engine.add_request(f"{name}-{request}", prompt, sampling)
         steps = []
         profiler = None
         while engine.has_unfinished_requests():
@@ -137,7 +154,7 @@ def print_table(folder: Path) -> None:
         print(f"{model:<8}{ranks:>6}{batch:>6}{context:>16}{shown[0]:>20}{shown[1]:>12}{ratio:>8}")
 
 
-def main() -> int:
+def common_arguments() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--out", type=Path, required=True, help="folder of the results")
     arguments.add_argument("--table", action="store_true", help="print what is there, and no more")
@@ -146,9 +163,14 @@ def main() -> int:
     arguments.add_argument("--backend", choices=("stock", "locks"))
     arguments.add_argument("--ranks", type=int, default=1, help="GPUs, of tensor parallelism")
     arguments.add_argument("--batch", type=int, default=1)
-    arguments.add_argument("--contexts", default="131072", help="with commas between; 1024-32768: the batch's are spread so")
     arguments.add_argument("--settings", default="{}", help="of LOCKS, as JSON")
     arguments.add_argument("--memory", type=float, default=0.93)
+    return arguments
+
+
+def main() -> int:
+    arguments = common_arguments()
+    arguments.add_argument("--contexts", default="131072", help="with commas between; 1024-32768: the batch's are spread so")
     arguments.add_argument("--profile", default="", help="the one of --contexts at which kernels are listed")
     options = arguments.parse_args()
     if options.table:
