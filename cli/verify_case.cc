@@ -8,11 +8,21 @@
 #include <fmt/format.h>
 
 #include "verify_shape.h"
+#ifdef LOCKS_HAS_CUDA
+#include "verify_cuda.h"
+#endif
 
 namespace locks::cli {
 namespace {
 
 constexpr double kEps = 0x1p-24;
+#ifdef LOCKS_HAS_CUDA
+// src/score/README.md and src/attend/README.md, on the GPU.
+constexpr double kCudaDeviation = 0x1p-16 + 12 * 0x1p-22;  // of each product, for the split and additions
+constexpr double kCudaScore = 3e-5;                        // exp and log
+constexpr double kCudaFactor = 4.0;
+constexpr double kCudaFolds = 400.0;
+#endif
 
 /// Finds the first fault of one case.
 class Verifier {
@@ -31,15 +41,43 @@ class Verifier {
   }
 
   void check(Target target) {
-    target_ = target;
+    who_ = fmt::format("{} with {} threads", target_name(target), threads_);
     const Results got = results(target);
-    check_summaries();
+    const test::SummaryData summaries = summarised(target);
+    check_summaries([&](std::int64_t page, int head) { return summaries.decoded(page, head); });
     check_scores(got.log_mass);
     check_outputs("dense", want_.dense, got.dense);
     check_prefill(got.prefill);
     check_everything_selected(got.everything);
     check_decode_step(got.step);
   }
+#ifdef LOCKS_HAS_CUDA
+  /// Prompts are the host's on a GPU.
+  void check_cuda() {
+    who_ = "cuda";
+    bounds_ = {};
+    for (int request = 0; request < num_requests(); ++request) {
+      for (int head = 0; head < geometry_.query_heads; ++head) {
+        AttendBound bound = attend_bound(shape_, data_, request, head, shape_.lengths[static_cast<std::size_t>(request)]);
+        // Products of parts of numbers (src/attend/README.md) add some roundings to each of the CPU's, and folds to sums.
+        bound.error *= kCudaFactor;
+        bound.error += kCudaFolds * kEps * bound.largest_value;
+        bounds_.push_back(bound);
+      }
+    }
+    deviation_error_ = kCudaDeviation;
+    score_error_ = kCudaScore;
+    CudaStages stages(shape_, data_);
+    check_summaries([&](std::int64_t page, int head) { return stages.summary(page, head); });
+    check_scores(stages.log_mass());
+    check_outputs("dense", want_.dense, stages.dense());
+    Step step;
+    step.out = stages.decode(everything(), step.reports);
+    check_everything_selected(step);
+    step.out = stages.decode(shape_.config, step.reports);
+    check_decode_step(step);
+  }
+#endif
   [[nodiscard]] const std::optional<std::string>& fault() const { return fault_; }
 
  private:
@@ -61,19 +99,22 @@ class Verifier {
     results.log_mass = scores(target);
     results.dense = dense(target);
     for (int request = 0; request < num_requests(); ++request) results.prefill.push_back(prefill_rows(request, target));
-    DecodeConfig everything = shape_.config;
-    everything.min_context_tokens = 0;
-    everything.select.budget_tokens += shape_.longest();
-    results.everything = decode_step(everything, target);
+    results.everything = decode_step(everything(), target);
     results.step = decode_step(shape_.config, target);
     return results;
+  }
+
+  [[nodiscard]] DecodeConfig everything() const {
+    DecodeConfig config = shape_.config;
+    config.min_context_tokens = 0;
+    config.select.budget_tokens += shape_.longest();
+    return config;
   }
 
   template <class... Arguments>
   void report(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
     if (fault_) return;
-    fault_ = fmt::format("{} with {} threads: {}", target_name(target_), threads_,
-                         fmt::format(text, std::forward<Arguments>(arguments)...));
+    fault_ = fmt::format("{}: {}", who_, fmt::format(text, std::forward<Arguments>(arguments)...));
   }
 
   /// A value that must be within `bound` of what the reference says; both may be the same infinity.
@@ -84,14 +125,11 @@ class Verifier {
 
   /// Two good bases of one page may differ, and a rounding may fall the other way: what counts is how well the keys are
   /// told from the record.
-  void check_summaries() {
-    const PagedCache values = data_.values.view();
-    const PagedCache keys = data_.keys.view();
-    test::SummaryData got(*shape_.format, geometry_.head_dim, geometry_.kv_heads, keys, &values, target_);
-    for (std::int64_t page = 0; page < keys.num_pages; ++page) {
+  void check_summaries(const std::function<DecodedSummary(std::int64_t, int)>& got) {
+    for (std::int64_t page = 0; page < shape_.num_pages; ++page) {
       for (int head = 0; head < geometry_.kv_heads; ++head) {
         const DecodedSummary& want_record = record(page, head);
-        const DecodedSummary got_record = got.decoded(page, head);
+        const DecodedSummary got_record = got(page, head);
         if (want_record.always_attend != got_record.always_attend) {
           report("summarize: page {}, head {}: always-attend is {}, want {}", page, head, got_record.always_attend,
                  want_record.always_attend);
@@ -106,6 +144,11 @@ class Verifier {
         }
       }
     }
+  }
+
+  [[nodiscard]] test::SummaryData summarised(Target target) const {
+    const PagedCache values = data_.values.view();
+    return {*shape_.format, geometry_.head_dim, geometry_.kv_heads, data_.keys.view(), &values, target};
   }
 
   /// Sum of the squared keys, and of what the record misses of them.
@@ -186,7 +229,9 @@ class Verifier {
       deviation_size = std::max(deviation_size, size);
     }
     const double terms = 8.0 + shape_.format->rank;
-    return terms * kEps * geometry_.softmax_scale * (mean_size + 2.0 * deviation_size) + 3e-6;
+    return geometry_.softmax_scale *
+               (terms * kEps * (mean_size + 2.0 * deviation_size) + 2.0 * deviation_error_ * deviation_size) +
+           score_error_;
   }
 
   [[nodiscard]] std::vector<float> dense(Target target) {
@@ -343,13 +388,15 @@ class Verifier {
   std::vector<AttendBound> bounds_;      // [requests, query_heads]
   std::vector<DecodedSummary> records_;  // [pages, kv_heads], the reference's
   Results want_;
-  Target target_ = Target::kReference;
+  std::string who_;
+  double deviation_error_ = 0.0;  // of a score, beside the CPU's
+  double score_error_ = 3e-6;
   std::optional<std::string> fault_;
 };
 
 }  // namespace
 
-CaseResult verify_case(std::uint64_t seed, std::uint64_t number, std::span<const Target> targets) {
+CaseResult verify_case(std::uint64_t seed, std::uint64_t number, std::span<const Target> targets, bool cuda) {
   const CaseShape shape(seed, number);
   const CaseData data(shape);
   CaseResult result{shape.text(), std::nullopt};
@@ -358,8 +405,15 @@ CaseResult verify_case(std::uint64_t seed, std::uint64_t number, std::span<const
     for (const Target target : targets) {
       verifier.check(target);
       result.fault = verifier.fault();
-      if (result.fault) break;
+      if (result.fault) return result;
     }
+#ifdef LOCKS_HAS_CUDA
+    if (cuda && CudaStages::take(shape, data)) {
+      verifier.check_cuda();
+      result.fault = verifier.fault();
+      result.on_cuda = true;
+    }
+#endif
   } catch (const std::exception& error) {
     result.fault = fmt::format("exception: {}", error.what());
   }

@@ -49,6 +49,7 @@ locks_program=$(find "$built" -name locks -type f | head -1)
 part='CudaDevice*:*/0:*/7:*/13:*Graph*:*bf16_128*:*/d128'
 if wants test; then step "tests" "$test_program" --gtest_brief=1; fi
 if wants check; then
+  step "verify" "$locks_program" verify --device cuda --seconds 30 --seed 1
   step "memcheck" compute-sanitizer --tool memcheck --error-exitcode 1 --print-limit 5 "$test_program" --gtest_brief=1 --gtest_filter="$part"
   for tool in racecheck initcheck synccheck; do
     step "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 --print-limit 5 "$test_program" --gtest_brief=1 --gtest_filter="$part"

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -49,6 +50,7 @@ def test_version():
         (["verify", "--seconds", "-1"], "expected seconds"),
         (["verify", "--seed", "x"], "expected a whole number"),
         (["verify", "--case", "-3"], "expected a whole number"),
+        (["verify", "--device", "tpu"], "tpu not in {cpu,cuda}"),
     ],
 )
 def test_wrong_arguments_get_code_2_and_one_line(args, expected):
@@ -118,6 +120,18 @@ def test_verify_repeats_a_case():
     first = locks("verify", "--seed", "11", "--case", "4").stdout
     assert first.splitlines()[:2] == locks("verify", "--seed", "11", "--case", "4").stdout.splitlines()[:2]
     assert "case 4: d " in first and "1 cases, no fault" in first
+
+
+def test_verify_on_a_gpu_or_why_not():
+    run = subprocess.run(
+        [PROGRAM, "verify", "--device", "cuda", "--seed", "11", "--seconds", "1"], capture_output=True, text=True, check=False
+    )
+    if run.returncode == 0:
+        assert re.search(r"\d+ cases, \d+ of them such as the GPU takes, no fault", run.stdout)
+    else:
+        assert run.returncode == 1
+        assert run.stdout == ""
+        assert run.stderr.startswith("locks verify: no GPU to check: ")
 
 
 def test_verify_stops_cleanly_when_interrupted():
