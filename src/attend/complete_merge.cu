@@ -6,11 +6,12 @@
 namespace locks::cuda::complete_kernels {
 namespace {
 
-template <int kQuads>
-__global__ void __launch_bounds__(kMergeThreads)
+template <int kQuads, int kThreads, int kMost>
+__global__ void __launch_bounds__(kThreads)
     merge_completion(const __grid_constant__ Merge args, const __grid_constant__ SoftmaxStates states,
                      const __grid_constant__ View<float, 3> out) {
-  __shared__ typename HeadParts<kQuads>::Shared shared;
+  using Parts = HeadParts<kQuads, kThreads, kMost>;
+  __shared__ typename Parts::Shared shared;
   wait_for_previous();
   let_next_start();
   const auto dim = static_cast<int>(threadIdx.x);
@@ -18,7 +19,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   const auto request = static_cast<int>(blockIdx.y);
   const bool exists = dim < args.head_dim;
   float* const state = states.at(request, head, 0);
-  HeadParts<kQuads> parts;
+  Parts parts;
   parts.ask(args, request, head);
   const float state_max = state[0];
   const float state_sum = state[1];
@@ -44,13 +45,23 @@ __global__ void __launch_bounds__(kMergeThreads)
   }
 }
 
+/// With few parts a warp has four of them, and no warp is without.
+template <int kQuads>
+void launch_for(const Merge& args, SoftmaxStates states, View<float, 3> out, Stream stream) {
+  constexpr int kFewParts = kFolds;
+  constexpr int kFewThreads = 128 * kQuads;
+  const dim3 grid(static_cast<unsigned>(args.query_heads), static_cast<unsigned>(args.requests));
+  const bool few = parts_of(args.capacity) <= kFewParts;
+  const Launch launch{"merge_completion", Start::kEarly, grid, few ? kFewThreads : kMergeThreads, 0, stream};
+  if (few) return launch_kernel<merge_completion<kQuads, kFewThreads, kFewParts>>(launch, args, states, out);
+  launch_kernel<merge_completion<kQuads, kMergeThreads, kMaxParts>>(launch, args, states, out);
+}
+
 }  // namespace
 
 void launch(const Merge& args, SoftmaxStates states, View<float, 3> out, Stream stream) {
-  const dim3 grid(static_cast<unsigned>(args.query_heads), static_cast<unsigned>(args.requests));
-  const Launch launch{"merge_completion", Start::kEarly, grid, kMergeThreads, 0, stream};
-  if (args.head_dim > 128) return launch_kernel<merge_completion<2>>(launch, args, states, out);
-  launch_kernel<merge_completion<1>>(launch, args, states, out);
+  if (args.head_dim > 128) return launch_for<2>(args, states, out, stream);
+  launch_for<1>(args, states, out, stream);
 }
 
 }  // namespace locks::cuda::complete_kernels

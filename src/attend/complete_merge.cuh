@@ -1,5 +1,5 @@
-// The parts of a list become the completion of a head: scaled to the skipped mass and rotated back. For kernels of 512
-// threads that take a head a CTA; one of them merges attention's parts beside.
+// The parts of a list become the completion of a head: scaled to the skipped mass and rotated back. For kernels that take a
+// head a CTA; one of them merges attention's parts beside.
 #pragma once
 
 #include "attend/complete_launch.h"
@@ -8,17 +8,19 @@
 
 namespace locks::cuda::complete_kernels {
 
-constexpr int kMergeThreads = 512;
+constexpr int kFolds = 16;  // every 16th part is folded apart, whatever the threads, so that their number changes no bit
+constexpr int kMergeThreads = 32 * kFolds;
 
-/// Parts of a head. A warp takes every 16th part, a lane four dimensions (and with two quads, above 128 dimensions, four
-/// that lie 128 behind).
-template <int kQuads>
+/// Parts of a head, at most kMost. A lane has four dimensions (and with two quads, above 128 dimensions, four that lie 128
+/// behind), a warp one of the folds or several.
+template <int kQuads, int kThreads = kMergeThreads, int kMost = kMaxParts>
 class HeadParts {
   static constexpr int kDims = 128 * kQuads;
+  static_assert(kThreads >= kDims && kFolds % (kThreads / 32) == 0 && kMost % kFolds == 0);
 
  public:
   struct Shared {
-    float4 sums[kMergeThreads / 32][32 * kQuads];
+    float4 sums[kFolds][32 * kQuads];
     float mean[kDims];
   };
 
@@ -38,12 +40,16 @@ class HeadParts {
       if (32 * i + lane < most) own_[i] = max_and_sum[32 * i + lane];
     }
 #pragma unroll
-    for (int i = 0; i < kWarpParts; ++i) {
+    for (int own = 0; own < kOwnFolds; ++own) {
 #pragma unroll
-      for (int quad = 0; quad < kQuads; ++quad) {
-        const int dim = 4 * (32 * quad + lane);
-        if (kWarps * i + warp < most && dim < args.head_dim) {
-          values_[i][quad] = *reinterpret_cast<const float4*>(values + (kWarps * i + warp) * args.head_dim + dim);
+      for (int i = 0; i < kFoldParts; ++i) {
+        const int part = kFolds * i + kWarps * own + warp;
+#pragma unroll
+        for (int quad = 0; quad < kQuads; ++quad) {
+          const int dim = 4 * (32 * quad + lane);
+          if (part < most && dim < args.head_dim) {
+            values_[own][i][quad] = *reinterpret_cast<const float4*>(values + part * args.head_dim + dim);
+          }
         }
       }
     }
@@ -74,30 +80,34 @@ class HeadParts {
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
     if (sum == 0.0F || log_mass_ == kNoLogit) return false;
 
-    float4 total[kQuads] = {};
 #pragma unroll
-    for (int i = 0; i < kWarpParts; ++i) {
-      const int part = kWarps * i + warp;
-      const float factor = __shfl_sync(kAllLanes, scale[i * kWarps / 32], part % 32);
-      if (factor == 0.0F) continue;  // nobody wrote the values of a part that does not exist
+    for (int own = 0; own < kOwnFolds; ++own) {
+      const int fold = kWarps * own + warp;
+      float4 total[kQuads] = {};
+#pragma unroll
+      for (int i = 0; i < kFoldParts; ++i) {
+        const int part = kFolds * i + fold;
+        const float factor = __shfl_sync(kAllLanes, scale[i * kFolds / 32], part % 32);
+        if (factor == 0.0F) continue;  // nobody wrote the values of a part that does not exist
+#pragma unroll
+        for (int quad = 0; quad < kQuads; ++quad) {
+          const float4 value = values_[own][i][quad];
+          float4& into = total[quad];
+          into = {__fmaf_rn(value.x, factor, into.x), __fmaf_rn(value.y, factor, into.y), __fmaf_rn(value.z, factor, into.z),
+                  __fmaf_rn(value.w, factor, into.w)};
+        }
+      }
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
-        const float4 value = values_[i][quad];
-        float4& into = total[quad];
-        into = {__fmaf_rn(value.x, factor, into.x), __fmaf_rn(value.y, factor, into.y), __fmaf_rn(value.z, factor, into.z),
-                __fmaf_rn(value.w, factor, into.w)};
+        if (4 * (32 * quad + lane) < args.head_dim) shared.sums[fold][32 * quad + lane] = total[quad];
       }
-    }
-#pragma unroll
-    for (int quad = 0; quad < kQuads; ++quad) {
-      if (4 * (32 * quad + lane) < args.head_dim) shared.sums[warp][32 * quad + lane] = total[quad];
     }
     __syncthreads();
     if (thread < kDims) {
       float value = 0.0F;
       if (thread < args.head_dim) {
 #pragma unroll
-        for (int i = 0; i < kWarps; ++i) value += reinterpret_cast<const float*>(shared.sums[i])[thread];
+        for (int i = 0; i < kFolds; ++i) value += reinterpret_cast<const float*>(shared.sums[i])[thread];
       }
       shared.mean[thread] = value / sum;
     }
@@ -118,13 +128,14 @@ class HeadParts {
   [[nodiscard]] __device__ __forceinline__ float log_mass() const { return log_mass_; }
 
  private:
-  static constexpr int kWarps = kMergeThreads / 32;
-  static constexpr int kLaneParts = kMaxParts / 32;
-  static constexpr int kWarpParts = kMaxParts / kWarps;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kOwnFolds = kFolds / kWarps;
+  static constexpr int kFoldParts = kMost / kFolds;
+  static constexpr int kLaneParts = (kMost + 31) / 32;
   int entries_ = 0;
   float log_mass_ = kNoLogit;
   float2 own_[kLaneParts];  // largest logit and sum of weights
-  float4 values_[kWarpParts][kQuads];
+  float4 values_[kOwnFolds][kFoldParts][kQuads];
 };
 
 }  // namespace locks::cuda::complete_kernels
