@@ -545,6 +545,8 @@ TEST(CheckAttendTest, NamesTheArgument) {
   };
   EXPECT_EQ(with([](auto& a) { a.geometry.head_dim = 72; }), "head_dim: expected 64, 80, 96, 128, 192 or 256, got 72");
   EXPECT_EQ(with([](auto& a) { a.keys.data = nullptr; }), "keys: expected data, got a null pointer");
+  EXPECT_EQ(with([](auto& a) { a.values.dtype = DType::kE4M3; }),
+            "values.dtype: expected f32, f16, bf16 or q8_0 on the CPU, got e4m3");
   EXPECT_EQ(with([](auto& a) { a.values.token_stride = 4; }),
             "values.token_stride: expected at least 128 bytes (a row), either way, got 4");
   EXPECT_EQ(with([](auto& a) { a.keys.block_tokens = 32; }), "keys.block_tokens: expected table.block_tokens (16), got 32");

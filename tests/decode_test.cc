@@ -343,6 +343,7 @@ TEST(CheckDecode, NamesTheArgumentThatIsWrong) {
   EXPECT_TRUE(starts(message([](auto& in) { in.queries.shape[1] = 5; }), "queries: "));
   EXPECT_TRUE(starts(message([](auto& in) { in.queries.stride[2] = 2; }), "queries: "));
   EXPECT_TRUE(starts(message([](auto& in) { in.keys.data = nullptr; }), "keys: "));
+  EXPECT_TRUE(starts(message([](auto& in) { in.keys.dtype = DType::kE4M3; }), "keys.dtype: "));
   EXPECT_TRUE(starts(message([](auto& in) { in.values.block_tokens = 32; }), "values.block_tokens: "));
   EXPECT_TRUE(starts(message([](auto& in) { in.summaries.format = &kPaper; }), "summaries"));
   EXPECT_TRUE(starts(message([](auto& in) { in.summaries.format = nullptr; }), "summaries.format: "));

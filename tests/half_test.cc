@@ -80,11 +80,48 @@ TEST(HalfTest, FloatsRoundToTheNearestBf16) {
   }
 }
 
+// By definition: sign, four bits of exponent, three of mantissa; the largest magnitude is no number.
+TEST(HalfTest, EveryE4m3IsWhatItsBitsSay) {
+  for (std::uint32_t bits = 0; bits < 0x100; ++bits) {
+    const float got = e4m3_to_float(static_cast<std::uint8_t>(bits));
+    const std::uint32_t exponent = bits >> 3 & 15U;
+    const std::uint32_t mantissa = bits & 7U;
+    if ((bits & 0x7FU) == 0x7FU) {
+      EXPECT_TRUE(std::isnan(got)) << bits;
+      continue;
+    }
+    const float size = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                     : std::ldexp(static_cast<float>(8 + mantissa), static_cast<int>(exponent) - 10);
+    EXPECT_EQ(bits_of(got), bits_of(bits >= 0x80U ? -size : size)) << bits;
+  }
+}
+
+TEST(HalfTest, FloatsRoundToTheNearestE4m3) {
+  for (std::uint32_t lower = 0; lower < 0x7EU; ++lower) {
+    const float below = e4m3_to_float(static_cast<std::uint8_t>(lower));
+    const float above = e4m3_to_float(static_cast<std::uint8_t>(lower + 1));
+    const float middle = (below + above) / 2;
+    const std::uint32_t even = lower % 2 == 0 ? lower : lower + 1;
+    for (const float sign : {1.0F, -1.0F}) {
+      const std::uint32_t of_sign = sign < 0.0F ? 0x80U : 0U;
+      EXPECT_EQ(float_to_e4m3(sign * below), lower | of_sign);
+      EXPECT_EQ(float_to_e4m3(sign * std::nextafter(middle, below)), lower | of_sign) << middle;
+      EXPECT_EQ(float_to_e4m3(sign * middle), even | of_sign) << middle;
+      EXPECT_EQ(float_to_e4m3(sign * std::nextafter(middle, above)), (lower + 1) | of_sign) << middle;
+    }
+  }
+  for (const float large : {448.0F, 463.0F, 465.0F, 1e30F, std::numeric_limits<float>::infinity()}) {
+    EXPECT_EQ(float_to_e4m3(large), 0x7EU);
+    EXPECT_EQ(float_to_e4m3(-large), 0xFEU);
+  }
+}
+
 TEST(HalfTest, NotANumberStaysNotANumber) {
   for (const std::uint32_t bits : {0x7F800001U, 0x7FFFFFFFU, 0xFF800001U, 0x7FC00000U, 0xFFFFFFFFU}) {
     const auto value = std::bit_cast<float>(bits);
     EXPECT_TRUE(std::isnan(bf16_to_float(float_to_bf16(value)))) << bits;
     EXPECT_TRUE(std::isnan(f16_to_float(float_to_f16(value)))) << bits;
+    EXPECT_TRUE(std::isnan(e4m3_to_float(float_to_e4m3(value)))) << bits;
   }
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(float_to_bf16(kInfinity), 0x7F80U);

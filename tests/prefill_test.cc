@@ -452,6 +452,7 @@ TEST(PrefillCheck, NamesTheArgument) {
   EXPECT_EQ(refusal([](PrefillArgs& args) { args.out.stride[2] = 2; }).substr(0, 4), "out:");
   EXPECT_EQ(refusal([](PrefillArgs& args) { args.out.shape[0] = 3; }).substr(0, 4), "out:");
   EXPECT_EQ(refusal([](PrefillArgs& args) { args.keys.data = nullptr; }), "keys: expected data, got a null pointer");
+  EXPECT_EQ(refusal([](PrefillArgs& args) { args.values.dtype = DType::kE4M3; }).substr(0, 13), "values.dtype:");
   EXPECT_EQ(refusal([](PrefillArgs& args) { args.values.token_stride = 4; }).substr(0, 20), "values.token_stride:");
   EXPECT_EQ(refusal([](PrefillArgs& args) { args.values.block_tokens = 32; }),
             "values.block_tokens: expected that of the keys, 16, got 32");

@@ -116,6 +116,17 @@ TEST_F(CheckSummarizeTest, RefusesValuesOfAnotherSize) {
   expect_refused("values.num_pages: expected 4 as in keys, got 3");
 }
 
+TEST_F(CheckSummarizeTest, RefusesWhatOnlyTheGpuReads) {
+  args_.keys.dtype = DType::kE4M3;
+  expect_refused("keys.dtype: expected f32, f16, bf16 or q8_0 on the CPU, got e4m3");
+}
+
+TEST_F(CheckSummarizeTest, RefusesAScaleOfWhatHasNone) {
+  const float scale = 1.0F;
+  args_.keys.scale = &scale;
+  expect_refused("keys.scale: expected none, as only e4m3 has a scale, got one for f16");
+}
+
 TEST_F(CheckSummarizeTest, RefusesQ8RowsThatAreNoWholeBlocks) {
   args_.head_dim = 80;
   args_.keys.dtype = DType::kQ8_0;

@@ -25,6 +25,7 @@ struct PagedCache {
   std::int64_t head_stride = 0;
   const std::int32_t* page_slots = nullptr;  // [num_pages, 16] or null
   std::int64_t num_slots = 0;                // rows that data holds; read only with page_slots
+  const float* scale = nullptr;  // of e4m3: a value is its element times *scale, read when it is needed; null is 1
 
   [[nodiscard]] constexpr const std::byte* token(std::int64_t page, int token_in_page, int kv_head) const noexcept {
     if (page_slots != nullptr) {

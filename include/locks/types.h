@@ -12,7 +12,8 @@ inline constexpr int kMaxRank = 16;
 inline constexpr int kQ8BlockElements = 32;  // a q8_0 block: one f16 scale, then 32 signed bytes
 inline constexpr int kQ8BlockBytes = 34;
 
-enum class DType : std::uint8_t { kF32, kF16, kBF16, kQ8_0 };
+/// e4m3 is fp8 with 4 bits of exponent and 3 of mantissa, no infinity, and one NaN of each sign: on the GPU only.
+enum class DType : std::uint8_t { kF32, kF16, kBF16, kQ8_0, kE4M3 };
 
 [[nodiscard]] std::string_view dtype_name(DType dtype) noexcept;
 
@@ -26,6 +27,8 @@ enum class DType : std::uint8_t { kF32, kF16, kBF16, kQ8_0 };
       return std::int64_t{2} * elements;
     case DType::kQ8_0:
       return std::int64_t{elements} / kQ8BlockElements * kQ8BlockBytes;
+    case DType::kE4M3:
+      return elements;
   }
   return 0;
 }

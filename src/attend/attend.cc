@@ -64,8 +64,8 @@ std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, i
 void check_attend(const AttendArgs& args) {
   check::geometry(args.geometry);
   const int head_dim = args.geometry.head_dim;
-  check::cache("keys", args.keys, head_dim, args.geometry.kv_heads);
-  check::cache("values", args.values, head_dim, args.geometry.kv_heads);
+  check::cpu_cache("keys", args.keys, head_dim, args.geometry.kv_heads);
+  check::cpu_cache("values", args.values, head_dim, args.geometry.kv_heads);
   for (const auto& [name, tokens] : {std::pair{"keys.block_tokens", args.keys.block_tokens},
                                      std::pair{"values.block_tokens", args.values.block_tokens}}) {
     if (tokens != args.table.block_tokens) {

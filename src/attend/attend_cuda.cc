@@ -21,7 +21,7 @@ constexpr std::int64_t kMaxGrid = 65535;  // of a grid's second and third axis
 void check_cache(const std::string& name, const PagedCache& cache, const AttendArgs& args) {
   const Geometry& geometry = args.geometry;
   check::cache(name, cache, geometry.head_dim, geometry.kv_heads);
-  if (cache.dtype == DType::kQ8_0) check::fail(name + ".dtype", "f32, f16 or bf16 on the GPU", "q8_0");
+  if (cache.dtype == DType::kQ8_0) check::fail(name + ".dtype", "f32, f16, bf16 or e4m3 on the GPU", "q8_0");
   if (reinterpret_cast<std::uintptr_t>(cache.data) % kAlignment != 0) {
     check::fail(name, "data aligned to 16 bytes", "an address that is not");
   }
@@ -163,6 +163,8 @@ stage::AttendParams attend_params(const AttendArgs& args) {
   params.query_heads = geometry.query_heads;
   params.passes = stage::make_divider(static_cast<std::uint32_t>((list_heads + heads_per_pass - 1) / heads_per_pass));
   params.softmax_scale = geometry.softmax_scale;
+  params.key_scale = args.keys.scale;
+  params.value_scale = args.values.scale;
   lay_out(geometry, requests, args.num_lists, dense, args.workspace.data(), params.partials);
   std::int64_t row_tokens = dense ? blocks.shape[1] * args.table.block_tokens : selected.shape[2] * kPageTokens;
   if (!dense && args.most_listed_tokens > 0) row_tokens = std::min<std::int64_t>(row_tokens, args.most_listed_tokens);

@@ -95,6 +95,8 @@ struct AttendParams {
   int query_heads = 0;
   Divider passes;  // over a row, for all of its heads
   float softmax_scale = 0.0F;
+  const float* key_scale = nullptr;  // of e4m3, on the device; null is 1
+  const float* value_scale = nullptr;
   bool leaf_blocks = false;  // eight warps for a leaf, none of which is longer than kLeafTokens
   Partials partials;
 };

@@ -38,6 +38,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, S::kBlocks) attend_kernel(cons
 
   Queries<S> queries;
   queries.ask(params, request, first_head, end_head, lane);
+  const float value_scale = value_scale_of<S::kType>(params);
   const RowTokens tokens(params, request, list, scan);
   const int leaf = leaf_tokens(tokens.total());
   if (part == 0 && pass == 0 && thread == 0) {
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, S::kBlocks) attend_kernel(cons
 
     // The leaf is done. Its tile of the ring is free until the next turn: the warp's state goes there.
     __syncwarp();
-    float* const own = reinterpret_cast<float*>(current) + lane % 4 * (2 * S::kStateStride) + lane / 4;
+    float* const own = reinterpret_cast<float*>(current) + lane % 4 * (2 * S::kStateStride) + N::kSumStep * (lane / 4);
 #pragma unroll
     for (int column = 0; column < S::kColumns; ++column) {
 #pragma unroll
@@ -133,8 +134,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps, S::kBlocks) attend_kernel(cons
         for (int step = 0; step < S::kSteps; ++step) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            own[(8 * column + i) * S::kStateStride + 16 * step + 8 * half] =
-                state.out[column][step][2 * half + i] * (1.0F / N::kWeightScale);
+            own[(8 * column + i) * S::kStateStride + 16 * step + N::kSumHalf * half] =
+                state.out[column][step][2 * half + i] * value_scale;
           }
         }
       }
@@ -194,8 +195,8 @@ void launch(const AttendParams& params, Stream stream) {
   const dim3 grid(static_cast<unsigned>(params.num_lists) * params.passes.divisor,
                   static_cast<unsigned>(params.partials.parts), static_cast<unsigned>(params.num_requests));
   if constexpr (S::kType != DType::kF32) {
-    // To scale queries of f16 takes all of their elements: there each warp converts its own.
-    using Leaf = Shape<S::kType, S::kHeadDim, S::kColumns, S::kType == DType::kBF16>;
+    // To scale queries takes all of their elements: there each warp converts its own.
+    using Leaf = Shape<S::kType, S::kHeadDim, S::kColumns, !Numbers<S::kType>::kScalesQueries>;
     constexpr int kBytes = LeafShared<Leaf>::bytes();
     if (params.leaf_blocks && kBytes <= most_shared) {
       check(cudaFuncSetAttribute(attend_leaf<Leaf>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
@@ -218,10 +219,12 @@ void launch_instance(const AttendParams& params, DType dtype, Stream stream) {
     if (params.list_heads > 8) {
       if (dtype == DType::kF16) return launch<Shape<DType::kF16, kHeadDim, 2>>(params, stream);
       if (dtype == DType::kBF16) return launch<Shape<DType::kBF16, kHeadDim, 2>>(params, stream);
+      if (dtype == DType::kE4M3) return launch<Shape<DType::kE4M3, kHeadDim, 2>>(params, stream);
     }
   }
   if (dtype == DType::kF16) return launch<Shape<DType::kF16, kHeadDim, 1>>(params, stream);
   if (dtype == DType::kBF16) return launch<Shape<DType::kBF16, kHeadDim, 1>>(params, stream);
+  if (dtype == DType::kE4M3) return launch<Shape<DType::kE4M3, kHeadDim, 1>>(params, stream);
   launch<Shape<DType::kF32, kHeadDim, 1>>(params, stream);
 }
 

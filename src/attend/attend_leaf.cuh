@@ -57,6 +57,7 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
 
   using Asked = std::conditional_t<S::kOnce, QueryShare<S, kLeafWarps>, AllQueries<S, kLeafWarps>>;
   Asked asked(params, request, first_head, end_head, warp, lane);
+  const float value_scale = value_scale_of<S::kType>(params);
   if (thread < kLeafWarps) notes.pages[thread] = false;
   RowTokens tokens(params, request, list, notes.scan);
   if (part == 0 && pass == 0 && thread == 0) {
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
 
   // The tile was read: its sums go there. A pair's become one as one warp would have added its tiles.
   __syncwarp();
-  float* const own = reinterpret_cast<float*>(tile) + lane % 4 * (2 * S::kStateStride) + lane / 4;
+  float* const own = reinterpret_cast<float*>(tile) + lane % 4 * (2 * S::kStateStride) + N::kSumStep * (lane / 4);
 #pragma unroll
   for (int column = 0; column < S::kColumns; ++column) {
 #pragma unroll
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
       for (int step = 0; step < S::kSteps; ++step) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          own[(8 * column + i) * S::kStateStride + 16 * step + 8 * half] = state.out[column][step][2 * half + i];
+          own[(8 * column + i) * S::kStateStride + 16 * step + N::kSumHalf * half] = state.out[column][step][2 * half + i];
         }
       }
       if (!second) notes.lane_sums[pair][column][i][lane] = state.sum[column][i];
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
       const float4 a = *reinterpret_cast<const float4*>(one + head * S::kStateStride + i);
       const float4 b = *reinterpret_cast<const float4*>(two + head * S::kStateStride + i);
       const auto add = [&](float& sum_of, float a_value, float b_value) {
-        sum_of = fmaf(fmaf(a_value, into[other], b_value) * (1.0F / N::kWeightScale), scale[other], sum_of);
+        sum_of = fmaf(fmaf(a_value, into[other], b_value) * value_scale, scale[other], sum_of);
       };
       add(out.x, a.x, b.x);
       add(out.y, a.y, b.y);

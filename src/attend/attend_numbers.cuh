@@ -1,7 +1,9 @@
 // How numbers of a cache meet numbers of fp32 on tensor cores, with fp32's accuracy. A cache's f16 and bf16 are exact; what
-// they meet (queries, weights) comes in parts that add up to it. f32 caches come in three bf16 parts themselves.
+// they meet (queries, weights) comes in parts that add up to it. f32 caches come in three bf16 parts themselves; e4m3
+// becomes f16 on its way from shared memory to the registers.
 #pragma once
 
+#include "cuda/e4m3.cuh"
 #include "cuda/mma16.cuh"
 #include "locks/types.h"
 
@@ -17,6 +19,13 @@ struct Numbers<DType::kF16> {
   static constexpr int kSums = 2;   // separate sums, by size: the small ones keep their digits
   // Weights are multiplied by this before they are split, so that their parts stay clear of the smallest f16.
   static constexpr float kWeightScale = 32768.0F;
+  // Of the 16 dimensions of a step: what lane 4 g + t holds of a query is dimension t * kLaneStep, kHalfStep further in the
+  // second half of a pair of registers, and its neighbour; of a sum, dimension g * kSumStep, and kSumHalf further.
+  static constexpr int kLaneStep = 2;
+  static constexpr int kHalfStep = 8;
+  static constexpr int kSumStep = 1;
+  static constexpr int kSumHalf = 8;
+  static constexpr bool kScalesQueries = true;  // lest their parts leave the range of f16
   struct Fragment {
     std::uint32_t a[4];
   };
@@ -59,8 +68,50 @@ struct Numbers<DType::kF16> {
   }
 };
 
+/// Four dimensions side by side are a register: a lane's keys and sums are of other dimensions than with 16 bits.
+template <>
+struct Numbers<DType::kE4M3> : Numbers<DType::kF16> {
+  static constexpr int kBytes = 1;
+  static constexpr int kLaneStep = 4;
+  static constexpr int kHalfStep = 2;
+  static constexpr int kSumStep = 2;
+  static constexpr int kSumHalf = 1;
+
+  template <int kStride>
+  static __device__ __forceinline__ std::uint32_t keys_of_lane(std::uint32_t tile, int lane) {
+    return tile + (lane & 15) * kStride;
+  }
+  template <int kStride>
+  static __device__ __forceinline__ std::uint32_t values_of_lane(std::uint32_t tile, int lane) {
+    return tile + (lane & 15) * kStride;
+  }
+  template <int kStride>
+  static __device__ __forceinline__ Fragment keys(std::uint32_t of_lane, int step) {
+    std::uint32_t rows[2];  // g and g + 8: dimensions 4 t to 4 t + 3
+    mma16::load_matrices(rows, of_lane + 16 * step);
+    Fragment fragment;
+    e4m3_to_f16(rows[0], fragment.a[0], fragment.a[2]);
+    e4m3_to_f16(rows[1], fragment.a[1], fragment.a[3]);
+    return fragment;
+  }
+  template <int kStride>
+  static __device__ __forceinline__ Fragment values(std::uint32_t of_lane, int step) {
+    std::uint32_t columns[2];  // dimensions 2 g and 2 g + 1 of token 2 t, then of token 2 t + 1; and of tokens 8 later
+    mma16::load_transposed(columns, of_lane + 16 * step);
+    Fragment fragment;
+    e4m3_to_f16(__byte_perm(columns[0], 0, 0x3120), fragment.a[0], fragment.a[1]);
+    e4m3_to_f16(__byte_perm(columns[1], 0, 0x3120), fragment.a[2], fragment.a[3]);
+    return fragment;
+  }
+  static __device__ __forceinline__ float element(const std::byte* row, int dim) {
+    const std::uint32_t pair = e4m3_pair_to_f16(static_cast<std::uint32_t>(row[dim]));
+    return __low2float(*reinterpret_cast<const __half2*>(&pair));
+  }
+};
+
 template <>
 struct Numbers<DType::kBF16> : Numbers<DType::kF16> {
+  static constexpr bool kScalesQueries = false;
   static constexpr int kBytes = 2;
   static constexpr int kParts = 3;
   static constexpr int kSums = 3;
@@ -90,6 +141,11 @@ struct Numbers<DType::kF32> {
   static constexpr int kParts = 3;
   static constexpr int kSums = 3;
   static constexpr float kWeightScale = 1.0F;
+  static constexpr int kLaneStep = 2;
+  static constexpr int kHalfStep = 8;
+  static constexpr int kSumStep = 1;
+  static constexpr int kSumHalf = 8;
+  static constexpr bool kScalesQueries = false;
   struct Fragment {
     std::uint32_t a[kParts][4];
   };

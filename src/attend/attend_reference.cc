@@ -30,7 +30,7 @@ void attend_head(const AttendArgs& args, const attend_work::Piece& piece, int kv
     const std::byte* const key = args.keys.token(page, token, kv_head);
     double dot = 0.0;
     for (int dim = 0; dim < head_dim; ++dim) dot += query[dim] * double{row_element(args.keys.dtype, key, dim)};
-    return args.geometry.softmax_scale * dot;
+    return args.geometry.softmax_scale * scale_of(args.keys) * dot;
   };
   double max = kNone;
   for_each_token(args, piece, [&](std::int64_t page, int token) {
@@ -44,7 +44,8 @@ void attend_head(const AttendArgs& args, const attend_work::Piece& piece, int kv
     const double weight = std::exp(logit(page, token) - reference);
     const std::byte* const value = args.values.token(page, token, kv_head);
     sum += weight;
-    for (int dim = 0; dim < head_dim; ++dim) out[dim] += weight * double{row_element(args.values.dtype, value, dim)};
+    const double scaled = weight * scale_of(args.values);
+    for (int dim = 0; dim < head_dim; ++dim) out[dim] += scaled * double{row_element(args.values.dtype, value, dim)};
   });
   const auto stored_max = static_cast<float>(max);
   attend_work::state_max(state, head_dim) = stored_max;

@@ -16,7 +16,7 @@ class QueryShare {
  public:
   __device__ __forceinline__ QueryShare(const AttendParams& params, int request, int first_head, int end_head, int warp,
                                         int lane) {
-    const float* const data = params.queries + request * params.query_request_stride + 2 * (lane % 4);
+    const float* const data = params.queries + request * params.query_request_stride + N::kLaneStep * (lane % 4);
 #pragma unroll
     for (int i = 0; i < kShare; ++i) {
       const int index = i * kWarps + warp;

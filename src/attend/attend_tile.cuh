@@ -24,14 +24,16 @@ struct Shape {
   static constexpr int kHeads = 8 * kColumns;
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kRowBytes = kHeadDim * Numbers<kType>::kBytes;
-  static constexpr int kRowStride = kRowBytes + 16;  // an odd number of 16 bytes: 8 rows meet all banks
+  static constexpr int kRowStride = kRowBytes + (kRowBytes % 32 == 0 ? 16 : 0);  // odd in 16 bytes: 8 rows meet all banks
   static constexpr int kSideBytes = kTileTokens * kRowStride;
-  static constexpr int kTileBytes = 2 * kSideBytes;  // keys, values
+  static constexpr int kStateStride = kHeadDim + 4;  // floats; stores of a column's lanes meet all banks
+  static constexpr int kStateBytes = kHeads * kStateStride * 4;
+  // Keys and values; and a warp's state, which passes through a tile of the ring.
+  static constexpr int kTileBytes = 2 * kSideBytes > kStateBytes ? 2 * kSideBytes : kStateBytes;
   // Two blocks should fit a multiprocessor of 228 KB; a third tile gains nothing that a second block would not.
   static constexpr int kStages = kTileBytes <= 7 * 1024 ? 3 : 2;
   static constexpr int kBlocks =
       kColumns == 1 && kHeadDim <= 64 && kType != DType::kF32 ? 3 : 2;  // that registers leave room for
-  static constexpr int kStateStride = kHeadDim + 4;                     // floats; stores of a column's lanes meet all banks
 
   // Queries stay in registers unless those would spill.
   static constexpr int kQueryRegisters = kColumns * kSteps * Numbers<kType>::kParts * 2;
@@ -46,8 +48,24 @@ struct Shape {
     return ring_bytes(warps) + query_bytes() + running_bytes() +
            warps * (kWindows * 32 * kThreadTokens * static_cast<int>(sizeof(TokenRows)) + kHeads * 8 + kOwnEntries * 4);
   }
-  static_assert(kHeads * kStateStride * 4 <= kTileBytes, "a warp's state passes through one tile of the ring");
 };
+
+/// What makes a product of a query and a key's elements a logit, and a sum of weighted elements one of values.
+template <DType kType>
+__device__ __forceinline__ float logit_scale_of(const AttendParams& params) {
+  if constexpr (kType == DType::kE4M3) {
+    if (params.key_scale != nullptr) return params.softmax_scale * *params.key_scale;
+  }
+  return params.softmax_scale;
+}
+template <DType kType>
+__device__ __forceinline__ float value_scale_of(const AttendParams& params) {
+  constexpr float kInverse = 1.0F / Numbers<kType>::kWeightScale;
+  if constexpr (kType == DType::kE4M3) {
+    if (params.value_scale != nullptr) return kInverse * *params.value_scale;
+  }
+  return kInverse;
+}
 
 /// Parts of the queries, as b fragments, and what turns their products into logits.
 template <class S>
@@ -57,7 +75,7 @@ class Queries {
  public:
   using Parts = std::uint32_t[N::kParts][2];
   /// Where the i-th of a lane's elements lies behind its first.
-  static constexpr __device__ int element(int i) { return i / 4 * 16 + i % 4 / 2 * 8 + i % 2; }
+  static constexpr __device__ int element(int i) { return i / 4 * 16 + i % 4 / 2 * N::kHalfStep + i % 2; }
 
   Parts own[S::kSharedQueries ? 1 : S::kColumns * S::kSteps];
   const uint2* shared;                // [columns, steps, parts, lanes]
@@ -80,12 +98,13 @@ class Queries {
 
   /// Asks for what this lane will convert().
   __device__ __forceinline__ void ask(const AttendParams& params, int request, int first_head, int end_head, int lane) {
+    softmax_scale = logit_scale_of<S::kType>(params);
 #pragma unroll
     for (int column = 0; column < S::kColumns; ++column) {
       const int head = first_head + 8 * column + lane / 4;
       exists[column] = head < end_head;
       query[column] = params.queries + request * params.query_request_stride +
-                      (exists[column] ? head : first_head) * params.query_head_stride + 2 * (lane % 4);
+                      (exists[column] ? head : first_head) * params.query_head_stride + N::kLaneStep * (lane % 4);
       if constexpr (!S::kSharedQueries) {
 #pragma unroll
         for (int i = 0; i < 4 * S::kSteps; ++i) asked[column][i] = query[column][element(i)];
@@ -108,7 +127,7 @@ class Queries {
       };
       float scale = 1.0F;
       float inverse = 1.0F;
-      if constexpr (S::kType == DType::kF16) {
+      if constexpr (N::kScalesQueries) {
         // The largest element comes to 2^14 ... 2^15, so that no part leaves the range of f16.
         float largest = 0.0F;
 #pragma unroll
@@ -140,12 +159,13 @@ class Queries {
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        logit_scale[column][i] = params.softmax_scale * __shfl_sync(~0U, inverse, 4 * (2 * (lane % 4) + i));
+        logit_scale[column][i] = softmax_scale * __shfl_sync(~0U, inverse, 4 * (2 * (lane % 4) + i));
       }
     }
   }
 
  private:
+  float softmax_scale;
   const float* query[S::kColumns];
   bool exists[S::kColumns];
   float asked[S::kColumns][S::kSharedQueries ? 1 : 4 * S::kSteps];
@@ -183,7 +203,7 @@ __device__ __forceinline__ float plain_logit(const AttendParams& params, int req
   float dot = 0.0F;
 #pragma unroll 1
   for (int dim = 0; dim < S::kHeadDim; ++dim) dot = fmaf(query[dim], Numbers<S::kType>::element(key, dim), dot);
-  return dot * params.softmax_scale;
+  return dot * logit_scale_of<S::kType>(params);
 }
 
 /// Products of a tile's keys and the queries, which queries.logit_scale makes logits.
@@ -311,12 +331,13 @@ __device__ __forceinline__ void add_tile(const AttendParams& params, int request
 template <class S>
 __device__ __forceinline__ void copy_rows(const TokenRows* rows, std::uint32_t tile, int valid, int lane) {
   constexpr int kChunks = S::kRowBytes / 16;
-  constexpr int kCopies = kTileTokens * kChunks / 32;  // of a lane
+  constexpr int kCopies = (kTileTokens * kChunks + 31) / 32;  // of a lane
+  constexpr bool kEven = kTileTokens * kChunks % 32 == 0;     // or else some lanes have one less
   // Written so that as much as can be is known to the compiler.
   const auto row_of = [lane](int i) {
     if constexpr (32 % kChunks == 0) return i * (32 / kChunks) + lane / kChunks;
     if constexpr (kChunks % 32 == 0) return i / (kChunks / 32);
-    return (32 * i + lane) / kChunks;
+    return kEven ? (32 * i + lane) / kChunks : min((32 * i + lane) / kChunks, kTileTokens - 1);
   };
   const auto chunk_of = [lane](int i) {
     if constexpr (32 % kChunks == 0) return lane % kChunks;
@@ -325,6 +346,7 @@ __device__ __forceinline__ void copy_rows(const TokenRows* rows, std::uint32_t t
   };
   const auto load = [&](int row) { return *reinterpret_cast<const ulonglong2*>(rows + row); };
   const auto copy = [&](int i, const ulonglong2& pair, bool wanted) {
+    if (!kEven && 32 * i + lane >= kTileTokens * kChunks) return;
     const std::uint32_t target = tile + row_of(i) * S::kRowStride + chunk_of(i) * 16;
     mma16::copy_async(target, reinterpret_cast<const std::byte*>(pair.x) + chunk_of(i) * 16, wanted);
     mma16::copy_async(target + S::kSideBytes, reinterpret_cast<const std::byte*>(pair.y) + chunk_of(i) * 16, wanted);
@@ -358,12 +380,13 @@ static_assert(kTileTokens == kPageTokens);
 template <class S>
 __device__ __forceinline__ void copy_page(const AttendParams& params, const TokenRows& rows, std::uint32_t tile, int lane) {
   constexpr int kChunks = S::kRowBytes / 16;
-  constexpr int kCopies = kTileTokens * kChunks / 32;  // of a lane
-  const std::byte* const key = rows.key;               // here: what follows must be taken for writing to memory
+  constexpr int kCopies = (kTileTokens * kChunks + 31) / 32;  // of a lane
+  const std::byte* const key = rows.key;                      // here: what follows must be taken for writing to memory
   const std::byte* const value = rows.value;
 #pragma unroll
   for (int i = 0; i < kCopies; ++i) {
     const int row = (32 * i + lane) / kChunks;
+    if (kTileTokens * kChunks % 32 != 0 && row >= kTileTokens) continue;
     const int at = (32 * i + lane) % kChunks * 16;
     const std::uint32_t target = tile + row * S::kRowStride + at;
     mma16::copy_async(target, key + row * params.keys.token_stride + at, true);

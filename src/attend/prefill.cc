@@ -36,8 +36,8 @@ void check_prefill(const PrefillArgs& args) {
   const std::array<std::int64_t, 3> shape{rows, geometry.query_heads, geometry.head_dim};
   check::view("queries", args.queries, shape, "[row_tokens, query_heads, head_dim]");
   check::view("out", args.out, shape, "[row_tokens, query_heads, head_dim]");
-  check::cache("keys", args.keys, geometry.head_dim, geometry.kv_heads);
-  check::cache("values", args.values, geometry.head_dim, geometry.kv_heads);
+  check::cpu_cache("keys", args.keys, geometry.head_dim, geometry.kv_heads);
+  check::cpu_cache("values", args.values, geometry.head_dim, geometry.kv_heads);
   if (args.values.block_tokens != args.keys.block_tokens) {
     check::fail("values.block_tokens", "that of the keys, " + std::to_string(args.keys.block_tokens),
                 std::to_string(args.values.block_tokens));

@@ -43,8 +43,11 @@ void workspace(std::span<const std::byte> workspace, std::size_t needed) {
 void cache(std::string_view argument, const PagedCache& cache, int head_dim, int kv_heads) {
   const std::string name(argument);
   if (cache.data == nullptr) fail(name, "data", "a null pointer");
-  if (cache.dtype > DType::kQ8_0)
-    fail(name + ".dtype", "f32, f16, bf16 or q8_0", std::to_string(static_cast<int>(cache.dtype)));
+  if (cache.dtype > DType::kE4M3)
+    fail(name + ".dtype", "f32, f16, bf16, q8_0 or e4m3", std::to_string(static_cast<int>(cache.dtype)));
+  if (cache.scale != nullptr && cache.dtype != DType::kE4M3) {
+    fail(name + ".scale", "none, as only e4m3 has a scale", "one for " + std::string(dtype_name(cache.dtype)));
+  }
   if (cache.dtype == DType::kQ8_0 && head_dim % kQ8BlockElements != 0) {
     fail(name, "a head_dim that is a multiple of 32 for q8_0", std::to_string(head_dim));
   }
@@ -66,6 +69,11 @@ void cache(std::string_view argument, const PagedCache& cache, int head_dim, int
   apart("head_stride", cache.head_stride, kv_heads > 1);
   apart("block_stride", cache.block_stride,
         cache.page_slots == nullptr && cache.num_pages > cache.block_tokens / kPageTokens);
+}
+
+void cpu_cache(std::string_view argument, const PagedCache& cache, int head_dim, int kv_heads) {
+  if (cache.dtype == DType::kE4M3) fail(std::string(argument) + ".dtype", "f32, f16, bf16 or q8_0 on the CPU", "e4m3");
+  check::cache(argument, cache, head_dim, kv_heads);
 }
 
 void store(std::string_view argument, const SummaryStore& store, int head_dim, int kv_heads) {

@@ -21,7 +21,9 @@ namespace locks::check {
 void geometry(const Geometry& geometry);
 void head_dim(int head_dim);
 void workspace(std::span<const std::byte> workspace, std::size_t needed);
+/// `cpu_cache` refuses besides what only the GPU reads.
 void cache(std::string_view argument, const PagedCache& cache, int head_dim, int kv_heads);
+void cpu_cache(std::string_view argument, const PagedCache& cache, int head_dim, int kv_heads);
 void store(std::string_view argument, const SummaryStore& store, int head_dim, int kv_heads);
 /// Shape of the table and context lengths; every block number too if `every_block`.
 void table(const PageTable& table, std::int64_t num_pages, bool every_block);

@@ -1,4 +1,4 @@
-// Scalar conversions between float and its 16-bit kin, by the bits: the same on every machine.
+// Scalar conversions between float and its kin of 16 and 8 bits, by the bits: the same on every machine.
 #pragma once
 
 #include <bit>
@@ -40,6 +40,27 @@ namespace locks {
   }
   const std::uint32_t rounded = magnitude + 0xFFFU + (magnitude >> 13 & 1U);
   return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000U) >> 13));
+}
+
+/// Exact: f16 has every e4m3 times 2^-8, so that its bits are moved and the exponent is corrected.
+[[nodiscard]] inline float e4m3_to_float(std::uint8_t bits) noexcept {
+  if ((bits & 0x7FU) == 0x7FU) return std::bit_cast<float>(bits == 0x7FU ? 0x7FC00000U : 0xFFC00000U);
+  return 256.0F * f16_to_float(static_cast<std::uint16_t>((bits & 0x80U) << 8 | (bits & 0x7FU) << 7));
+}
+
+/// Round to nearest, ties to even; what is larger than 448 becomes 448. NaN stays NaN.
+[[nodiscard]] inline std::uint8_t float_to_e4m3(float value) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits >> 24 & 0x80U;
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  if (magnitude > 0x7F800000U) return static_cast<std::uint8_t>(sign | 0x7FU);
+  if (magnitude >= 0x43E00000U) return static_cast<std::uint8_t>(sign | 0x7EU);
+  if (magnitude < 0x3C800000U) {  // below the normal range: let float addition round at 2^-9
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14F;
+    return static_cast<std::uint8_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x46800000U));
+  }
+  const std::uint32_t rounded = magnitude + 0x7FFFFU + (magnitude >> 20 & 1U);
+  return static_cast<std::uint8_t>(sign | ((rounded - 0x3C000000U) >> 20));
 }
 
 [[nodiscard]] inline std::uint16_t load_u16(const void* at) noexcept {

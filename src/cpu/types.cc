@@ -12,6 +12,8 @@ std::string_view dtype_name(DType dtype) noexcept {
       return "bf16";
     case DType::kQ8_0:
       return "q8_0";
+    case DType::kE4M3:
+      return "e4m3";
   }
   return "unknown";
 }

@@ -41,6 +41,19 @@ __device__ __forceinline__ void load_transposed(std::uint32_t (&a)[4], std::uint
                : "r"(address)
                : "memory");
 }
+/// Two of them, where lanes 0-7 and 8-15 say.
+__device__ __forceinline__ void load_matrices(std::uint32_t (&a)[2], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(a[0]), "=r"(a[1])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(std::uint32_t (&a)[2], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(a[0]), "=r"(a[1])
+               : "r"(address)
+               : "memory");
+}
 /// An 8 x 8 matrix held as half a c fragment becomes half a b fragment.
 __device__ __forceinline__ std::uint32_t transpose(std::uint32_t pair) {
   std::uint32_t result;

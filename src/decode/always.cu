@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/chain.cuh"
+#include "cuda/e4m3.cuh"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/softmax_state.cuh"
 #include "decode/always_cuda.h"
@@ -51,6 +52,25 @@ struct Numbers<float> {
     const float all[kLaneDims] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
 #pragma unroll
     for (int i = 0; i < kLaneDims; ++i) to[i] = all[i];
+  }
+};
+
+struct E4M3;
+template <>
+struct Numbers<E4M3> {
+  uint2 packed;
+  __device__ __forceinline__ void read(const std::byte* row, int lane) {
+    packed = reinterpret_cast<const uint2*>(row)[lane];
+  }
+  __device__ __forceinline__ void unpack(float (&to)[kLaneDims]) const {
+    const std::uint32_t words[2] = {packed.x, packed.y};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t halves = e4m3_pair_to_f16(words[i / 2] >> 16 * (i % 2));
+      const float2 pair = to_floats(*reinterpret_cast<const __half2*>(&halves));
+      to[2 * i] = pair.x;
+      to[2 * i + 1] = pair.y;
+    }
   }
 };
 
@@ -127,13 +147,15 @@ __global__ void __launch_bounds__(32 * kWarps, 7) always_kernel(const __grid_con
   const int count = tokens.always.tokens;
   const bool has_dims = lane * kLaneDims < args.geometry.head_dim;
   const int head_count = min(kHeads, group - first);
+  float scale = args.geometry.softmax_scale;
+  if (args.keys.scale != nullptr) scale *= *args.keys.scale;
   float q[kHeads][kLaneDims];
 #pragma unroll
   for (int head = 0; head < kHeads; ++head) {
     const float* const row = args.queries.at(request, kv_head * group + first + min(head, head_count - 1));
 #pragma unroll
     for (int i = 0; i < kLaneDims; ++i) {
-      q[head][i] = has_dims && head < head_count ? row[lane * kLaneDims + i] * args.geometry.softmax_scale : 0.0F;
+      q[head][i] = has_dims && head < head_count ? row[lane * kLaneDims + i] * scale : 0.0F;
     }
   }
   float max = kNoLogit;
@@ -208,6 +230,7 @@ void launch_type(const AlwaysArgs& args, Stream stream) {
 void launch_always(const AlwaysArgs& args, Stream stream) {
   if (args.keys.dtype == DType::kF16) return launch_type<__half2>(args, stream);
   if (args.keys.dtype == DType::kBF16) return launch_type<__nv_bfloat162>(args, stream);
+  if (args.keys.dtype == DType::kE4M3) return launch_type<E4M3>(args, stream);
   launch_type<float>(args, stream);
 }
 

@@ -56,8 +56,8 @@ void check_decode(const DecodePlan& plan, const DecodeInputs& inputs, bool check
   const Geometry& geometry = plan.geometry();
   const PageTable& table = inputs.table;
   at_most("table.context_tokens.size()", table.num_requests(), plan.limits().max_requests, "max_requests");
-  check::cache("keys", inputs.keys, geometry.head_dim, geometry.kv_heads);
-  check::cache("values", inputs.values, geometry.head_dim, geometry.kv_heads);
+  check::cpu_cache("keys", inputs.keys, geometry.head_dim, geometry.kv_heads);
+  check::cpu_cache("values", inputs.values, geometry.head_dim, geometry.kv_heads);
   for (const auto& [name, tokens] : {std::pair{"keys.block_tokens", inputs.keys.block_tokens},
                                      std::pair{"values.block_tokens", inputs.values.block_tokens}}) {
     if (tokens != table.block_tokens) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/e4m3.cuh"
 #include "summarize/fragments.cuh"
 #include "summarize/steps.cuh"
 #include "summarize/summarize_launch.h"
@@ -33,6 +34,12 @@ __device__ __forceinline__ uint4 load_16_bytes(const std::byte* from, bool align
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+__device__ __forceinline__ uint2 load_8_bytes(const std::byte* from, bool aligned) {
+  if (aligned) return __ldg(reinterpret_cast<const uint2*>(from));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(from);
+  return make_uint2(pack_bytes(bytes[0], bytes[1], bytes[2], bytes[3]), pack_bytes(bytes[4], bytes[5], bytes[6], bytes[7]));
+}
+
 /// Components 32 j + 8 t ... of this lane's two rows, as they lie: kWords 32-bit words a chunk, to `store(row, j, w, word)`.
 template <int kHeadDim, int kWords, class Store>
 __device__ __forceinline__ void load_words(const std::byte* const (&rows)[2], bool aligned, int t, const Store& store) {
@@ -50,6 +57,23 @@ __device__ __forceinline__ void load_words(const std::byte* const (&rows)[2], bo
         store(r, j, w + 2, four.z);
         store(r, j, w + 3, four.w);
       }
+    }
+  }
+}
+
+/// The same of e4m3, as pairs of f16.
+template <int kHeadDim>
+__device__ __forceinline__ void load_e4m3_words(const std::byte* const (&rows)[2], bool aligned, int t,
+                                                std::uint32_t (&words)[2][kChunks<kHeadDim>][4]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+      const std::byte* const from = rows[r] + 8 * (4 * j + t);
+      uint2 eight = make_uint2(0, 0);
+      if (inside<kHeadDim>(j, t)) eight = load_8_bytes(from, aligned);
+      e4m3_to_f16(eight.x, words[r][j][0], words[r][j][1]);
+      e4m3_to_f16(eight.y, words[r][j][2], words[r][j][3]);
     }
   }
 }
@@ -209,11 +233,15 @@ __device__ __forceinline__ void finish_rotation(PageFragment<kHeadDim>& page) {
 }
 
 template <bool kBf16, int kHeadDim>
-__device__ __forceinline__ void load_16_bit_page(const std::byte* const (&rows)[2], bool aligned, bool rotate,
+__device__ __forceinline__ void load_16_bit_page(const std::byte* const (&rows)[2], bool is_e4m3, bool aligned, bool rotate,
                                                  const Signs& signs, int lane, PageFragment<kHeadDim>& page) {
   std::uint32_t words[2][kChunks<kHeadDim>][4];
-  load_words<kHeadDim, 4>(rows, aligned, lane % 4,
-                          [&words](int r, int j, int w, std::uint32_t word) { words[r][j][w] = word; });
+  if (!kBf16 && is_e4m3) {
+    load_e4m3_words<kHeadDim>(rows, aligned, lane % 4, words);
+  } else {
+    load_words<kHeadDim, 4>(rows, aligned, lane % 4,
+                            [&words](int r, int j, int w, std::uint32_t word) { words[r][j][w] = word; });
+  }
   if (rotate) {
     rotate_words<kBf16, kHeadDim>(words, signs, lane, page);
     return;
@@ -259,11 +287,22 @@ __device__ __forceinline__ bool load_page(const CacheRows& cache, int page_numbe
                             [&page](int r, int j, int w, std::uint32_t word) { page.x[r][j][w] = __uint_as_float(word); });
     if (rotated) rotate_floats<kHeadDim>(signs, lane, page);
   } else if (cache.dtype == DType::kBF16) {
-    load_16_bit_page<true, kHeadDim>(rows, cache.aligned, rotated, signs, lane, page);
+    load_16_bit_page<true, kHeadDim>(rows, false, cache.aligned, rotated, signs, lane, page);
   } else {
-    load_16_bit_page<false, kHeadDim>(rows, cache.aligned, rotated, signs, lane, page);
+    load_16_bit_page<false, kHeadDim>(rows, cache.dtype == DType::kE4M3, cache.aligned, rotated, signs, lane, page);
   }
   if (rotated) finish_rotation<kHeadDim>(page);
+  if (cache.scale != nullptr) {
+    const float scale = __ldg(cache.scale);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int j = 0; j < kChunks<kHeadDim>; ++j) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) page.x[r][j][i] *= scale;
+      }
+    }
+  }
   float most = 0.0F;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {

@@ -31,6 +31,9 @@ inline constexpr float kStepShares[] = {1.0F, 0.9F, 0.8F, 0.7F, 0.6F};
 /// The record of a page that must never be skipped: zeros, the format and the flag.
 void write_always_attend(const SummarizeArgs& args, std::int64_t page, int kv_head) noexcept;
 
+/// check_summarize() for the GPU, which takes other caches; no cache is read.
+void check_gpu_args(const SummarizeArgs& args);
+
 /// Writes one record, and its value part if the store has one. False if the page is marked always-attend.
 bool summarize_reference(const SummarizeArgs& args, std::int64_t page, int kv_head) noexcept;
 

@@ -24,15 +24,19 @@ void write_always_attend(const SummarizeArgs& args, std::int64_t page, int kv_he
 
 }  // namespace summarize_stage
 
-void check_summarize(const SummarizeArgs& args) {
+namespace {
+
+using CheckCache = void(std::string_view, const PagedCache&, int head_dim, int kv_heads);
+
+void check_args(const SummarizeArgs& args, CheckCache* check_cache) {
   check::head_dim(args.head_dim);
   if (args.kv_heads < 1) check::fail("kv_heads", "at least 1", std::to_string(args.kv_heads));
-  check::cache("keys", args.keys, args.head_dim, args.kv_heads);
+  check_cache("keys", args.keys, args.head_dim, args.kv_heads);
   check::store("out", args.out, args.head_dim, args.kv_heads);
   std::int64_t known_pages = args.keys.num_pages;
   if (args.out.value_data != nullptr) {
     if (args.values == nullptr) check::fail("values", "a cache, because out.value_data is set", "a null pointer");
-    check::cache("values", *args.values, args.head_dim, args.kv_heads);
+    check_cache("values", *args.values, args.head_dim, args.kv_heads);
     if (args.values->num_pages != known_pages) {
       check::fail("values.num_pages", std::to_string(known_pages) + " as in keys", std::to_string(args.values->num_pages));
     }
@@ -54,6 +58,11 @@ void check_summarize(const SummarizeArgs& args) {
                 std::to_string(args.pages[i]));
   }
 }
+
+}  // namespace
+
+void check_summarize(const SummarizeArgs& args) { check_args(args, check::cpu_cache); }
+void summarize_stage::check_gpu_args(const SummarizeArgs& args) { check_args(args, check::cache); }
 
 SummarizeReport summarize(const SummarizeArgs& args, Team team, Target target) {
   const auto items = static_cast<std::int64_t>(args.pages.size()) * args.kv_heads;

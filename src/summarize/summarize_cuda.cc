@@ -5,6 +5,7 @@
 #include "cpu/check.h"
 #include "locks/cuda.h"
 #include "locks/rotation.h"
+#include "summarize/records.h"
 #include "summarize/summarize_launch.h"
 
 namespace locks::cuda {
@@ -17,7 +18,7 @@ using summarize_stage::CacheRows;
 constexpr std::int64_t kMostPages = std::int64_t{1} << 31;
 
 CacheRows cache_rows(const std::string& argument, const PagedCache& cache) {
-  if (cache.dtype == DType::kQ8_0) check::fail(argument + ".dtype", "f32, f16 or bf16 (on the GPU)", "q8_0");
+  if (cache.dtype == DType::kQ8_0) check::fail(argument + ".dtype", "f32, f16, bf16 or e4m3 (on the GPU)", "q8_0");
   CacheRows rows;
   rows.data = cache.data;
   rows.block_stride = cache.block_stride;
@@ -26,6 +27,7 @@ CacheRows cache_rows(const std::string& argument, const PagedCache& cache) {
   rows.page_slots = cache.page_slots;
   rows.pages_per_block = static_cast<unsigned>(cache.block_tokens / kPageTokens);
   rows.dtype = cache.dtype;
+  rows.scale = cache.scale;
   constexpr int kLoadBytes = 16;
   const auto is_aligned = [](std::int64_t stride) { return stride % kLoadBytes == 0; };
   rows.aligned = reinterpret_cast<std::uintptr_t>(cache.data) % kLoadBytes == 0 && is_aligned(cache.token_stride) &&
@@ -37,7 +39,7 @@ CacheRows cache_rows(const std::string& argument, const PagedCache& cache) {
 Args checked(const SummarizeArgs& args) {
   SummarizeArgs without_pages = args;
   without_pages.pages = {};
-  check_summarize(without_pages);
+  locks::summarize_stage::check_gpu_args(without_pages);
   const SummaryFormat& format = *args.out.format;
   Args out;
   out.caches[0] = cache_rows("keys", args.keys);

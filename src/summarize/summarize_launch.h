@@ -28,7 +28,8 @@ struct CacheRows {
   const std::int32_t* page_slots = nullptr;
   unsigned pages_per_block = 1;
   DType dtype = DType::kF16;
-  bool aligned = false;  // every row begins at a multiple of 16 bytes
+  const float* scale = nullptr;  // of e4m3; null is 1
+  bool aligned = false;          // every row begins at a multiple of 16 bytes
 };
 
 /// Where records of one kind are written.

@@ -20,7 +20,9 @@ using Coefficients = std::array<std::array<double, kMaxRank>, kPageTokens>;  // 
 bool load_page(const PagedCache& cache, std::int64_t page, int kv_head, int head_dim, bool rotated, Page& out) {
   std::array<float, kMaxHeadDim> row;
   for (int token = 0; token < kPageTokens; ++token) {
-    for (int dim = 0; dim < head_dim; ++dim) row[dim] = row_element(cache.dtype, cache.token(page, token, kv_head), dim);
+    for (int dim = 0; dim < head_dim; ++dim) {
+      row[dim] = static_cast<float>(row_element(cache.dtype, cache.token(page, token, kv_head), dim) * scale_of(cache));
+    }
     if (rotated) rotate(std::span(row).first(static_cast<std::size_t>(head_dim)));
     for (int dim = 0; dim < head_dim; ++dim) {
       if (!(std::abs(row[dim]) <= kLargestComponent)) return false;

@@ -31,13 +31,13 @@ class Array {
   std::size_t count_;
 };
 
-/// Moderate numbers, as f16, as bf16 and in pairs as f32.
+/// Moderate numbers, as f16, as bf16, as e4m3 and in pairs as f32.
 __global__ void fill(std::uint32_t* pairs, std::size_t count) {
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
        i += std::size_t{gridDim.x} * blockDim.x) {
     std::uint32_t x = static_cast<std::uint32_t>(i) * 2654435761U;
     x = (x ^ (x >> 15)) * 2246822519U;
-    pairs[i] = ((x ^ (x >> 13)) & 0x81FF81FFU) | 0x3C003C00U;
+    pairs[i] = ((x ^ (x >> 13)) & 0x81BF81BFU) | 0x3C003C00U;
   }
 }
 
@@ -147,6 +147,7 @@ int main(int argc, char** argv) {
     fill<<<4096, 256>>>(reinterpret_cast<std::uint32_t*>(memory.data()), memory.span().size() / 4);
     bench::require(cudaDeviceSynchronize());
     constexpr DType kB = DType::kBF16;
+    constexpr DType kE = DType::kE4M3;
     const std::vector<Shape> shapes = {
         {"2048 tokens in pages, 4 KV x 8, d 128, bf16", kB, 128, 4, 8, 1, 131072, 16, 2048},
         {"2048 tokens in parts of 4", kB, 128, 4, 8, 1, 131072, 4, 2048},
@@ -172,6 +173,17 @@ int main(int argc, char** argv) {
         {"dense 512K, 4 KV x 8, d 192", kB, 192, 4, 8, 1, 524288, 0, 0},
         {"dense 512K, f32", DType::kF32, 128, 4, 8, 1, 524288, 0, 0},
         {"dense 128K, 2 KV x 8", kB, 128, 2, 8, 1, 131072, 0, 0},
+        {"2048 tokens in pages, e4m3", kE, 128, 4, 8, 1, 131072, 16, 2048},
+        {"2048 tokens in parts of 4, e4m3", kE, 128, 4, 8, 1, 131072, 4, 2048},
+        {"2048 tokens in pages, 4 KV x 16, e4m3", kE, 128, 4, 16, 1, 131072, 16, 2048},
+        {"64 x 2048 tokens in pages, e4m3", kE, 128, 4, 8, 64, 32768, 16, 2048},
+        {"64 x 512 tokens in parts of 4, e4m3", kE, 128, 4, 8, 64, 32768, 4, 512},
+        {"dense 128K, e4m3", kE, 128, 4, 8, 1, 131072, 0, 0},
+        {"dense 1M, e4m3", kE, 128, 4, 8, 1, 1048576, 0, 0},
+        {"dense 64 x 32K, e4m3", kE, 128, 4, 8, 64, 32768, 0, 0},
+        {"dense 1M, 8 KV x 4, d 64, e4m3", kE, 64, 8, 4, 1, 1048576, 0, 0},
+        {"dense 1M, 4 KV x 16, e4m3", kE, 128, 4, 16, 1, 1048576, 0, 0},
+        {"dense 512K, 4 KV x 8, d 256, e4m3", kE, 256, 4, 8, 1, 524288, 0, 0},
     };
     for (const Shape& shape : shapes) {
       if (argc < 2 || std::strstr(shape.name, argv[1]) != nullptr) measure(shape);

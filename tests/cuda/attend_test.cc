@@ -13,7 +13,7 @@ using test::Layout;
 using test::Lists;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16};
+constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kE4M3};
 
 class CudaAttend : public test::CudaTest {};
 class CudaAttendRows : public test::CudaTest, public testing::WithParamInterface<std::tuple<DType, int>> {};
@@ -49,15 +49,17 @@ INSTANTIATE_TEST_SUITE_P(Rows, CudaAttendRows,
                          testing::Combine(testing::ValuesIn(kTypes), testing::Values(64, 80, 96, 128, 192, 256)), row_name);
 
 TEST_F(CudaAttend, TakesAnyGroupSize) {
-  for (int group = 1; group <= 20; ++group) {
-    AttendShape shape;
-    shape.dtype = kTypes[static_cast<std::size_t>(group % 3)];
-    shape.head_dim = group % 4 == 0 ? 128 : group % 4 == 1 ? 80 : 64;
-    shape.group = group;
-    shape.lengths = {37, 130};
-    const AttendCase c(shape, group % 2 == 0 ? Lists::kDense : Lists::kPerKvHead);
-    DeviceCase device(c);
-    expect_close(device.run(), c, "group " + std::to_string(group));
+  for (const DType dtype : kTypes) {
+    for (int group = 1; group <= 20; ++group) {
+      AttendShape shape;
+      shape.dtype = dtype;
+      shape.head_dim = group % 4 == 0 ? 128 : group % 4 == 1 ? 80 : 64;
+      shape.group = group;
+      shape.lengths = {37, 130};
+      const AttendCase c(shape, group % 2 == 0 ? Lists::kDense : Lists::kPerKvHead);
+      DeviceCase device(c);
+      expect_close(device.run(), c, std::string(dtype_name(dtype)) + ", group " + std::to_string(group));
+    }
   }
 }
 
@@ -149,8 +151,49 @@ struct LogitCase : AttendCase {
   }
 };
 
+/// e4m3 has no infinity.
+TEST_F(CudaAttend, E4m3ThatIsNoNumber) {
+  for (const std::size_t at : {0U, 3U, 19U}) {
+    std::vector<float> logits(20, 0.5F);
+    logits[at] = std::numeric_limits<float>::quiet_NaN();
+    const LogitCase c(DType::kE4M3, logits);
+    DeviceCase device(c);
+    for (const float value : device.run()) EXPECT_TRUE(std::isnan(value)) << at;
+  }
+}
+
+/// As a key and as a value, in every place of what the kernel takes together.
+TEST_F(CudaAttend, EveryNumberOfE4m3) {
+  for (const int head_dim : {64, 80}) {
+    AttendShape shape;
+    shape.dtype = DType::kE4M3;
+    shape.head_dim = head_dim;
+    shape.lengths = {256};
+    shape.kv_heads = shape.group = 1;
+    AttendCase c(shape);
+    c.args.geometry.softmax_scale = c.geometry.softmax_scale = 0.001F;
+    for (int token = 0; token < 256; ++token) {
+      const std::int64_t page = c.table.table.page(0, token / kPageTokens);
+      for (int dim = 0; dim < head_dim; ++dim) {
+        const int code = (token + 37 * dim) % 256;
+        const auto number = static_cast<std::byte>((code & 0x7F) == 0x7F ? 0 : code);
+        for (const PagedCache& cache : {c.args.keys, c.args.values}) {
+          const_cast<std::byte*>(cache.token(page, token % kPageTokens, 0))[dim] = number;
+        }
+      }
+    }
+    DeviceCase device(c);
+    expect_close(device.run(), c, std::to_string(head_dim));
+    const test::DeviceArray<float> one(std::vector<float>{1.0F});
+    device.args.keys.scale = device.args.values.scale = one.data();
+    const std::vector<float> scaled = device.run();
+    device.args.keys.scale = device.args.values.scale = nullptr;
+    EXPECT_EQ(device.run(), scaled);
+  }
+}
+
 TEST_F(CudaAttend, LogitsThatAreNotFinite) {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const std::vector<float> logits(20, 0.5F);
     for (const std::size_t at : {0U, 3U, 19U}) {
       for (const float bad : {std::numeric_limits<float>::quiet_NaN(), kInfinity}) {
@@ -231,7 +274,7 @@ TEST_F(CudaAttend, ARequestHasTheSameBitsInEveryBatch) {
   for (const Lists lists : {Lists::kDense, Lists::kPerKvHead}) {
     for (const std::int32_t tokens : {1, 64, 500, 1000, 9000}) {
       AttendShape shape;
-      shape.dtype = DType::kBF16;
+      shape.dtype = tokens % 3 == 1 ? DType::kBF16 : DType::kE4M3;
       shape.lengths = {tokens};
       const AttendCase alone(shape, lists);
       DeviceCase device(alone);
@@ -415,7 +458,9 @@ TEST(CudaAttendDoor, NamesTheArgument) {
   EXPECT_EQ(with([](auto& a) { a.keys.data = nullptr; }), "keys: expected data, got a null pointer");
   EXPECT_EQ(with([](auto& a) { a.keys.data += 8; }), "keys: expected data aligned to 16 bytes, got an address that is not");
   EXPECT_EQ(with([](auto& a) { a.values.dtype = DType::kQ8_0; }),
-            "values.dtype: expected f32, f16 or bf16 on the GPU, got q8_0");
+            "values.dtype: expected f32, f16, bf16 or e4m3 on the GPU, got q8_0");
+  EXPECT_EQ(with([&](auto& a) { a.values.scale = memory.data(); }),
+            "values.scale: expected none, as only e4m3 has a scale, got one for f16");
   EXPECT_EQ(with([](auto& a) { a.values.dtype = DType::kBF16; }),
             "values.dtype: expected that of the keys (f16) on the GPU, got bf16");
   EXPECT_EQ(with([](auto& a) { a.keys.token_stride = 264; }), "keys.token_stride: expected a multiple of 16 bytes, got 264");

@@ -23,6 +23,8 @@ class DeviceStep {
         values_(data.values.bytes()),
         key_slots_(data.keys.slots()),
         value_slots_(data.values.slots()),
+        key_scale_(data.keys.scale()),
+        value_scale_(data.values.scale()),
         blocks_(data.table.blocks),
         queries_(data.queries),
         contexts_(data.table.context_tokens),
@@ -34,6 +36,8 @@ class DeviceStep {
     inputs.values.data = values_.data();
     if (inputs.keys.page_slots != nullptr) inputs.keys.page_slots = key_slots_.data();
     if (inputs.values.page_slots != nullptr) inputs.values.page_slots = value_slots_.data();
+    if (inputs.keys.scale != nullptr) inputs.keys.scale = key_scale_.data();
+    if (inputs.values.scale != nullptr) inputs.values.scale = value_scale_.data();
     inputs.table.blocks.data = blocks_.data();
     inputs.table.context_tokens = contexts_.span();
     // The CPU's records, with the GPU's strides.
@@ -73,7 +77,7 @@ class DeviceStep {
   Geometry geometry_;
   DeviceArray<std::byte> keys_, values_;
   DeviceArray<std::int32_t> key_slots_, value_slots_, blocks_;
-  DeviceArray<float> queries_;
+  DeviceArray<float> key_scale_, value_scale_, queries_;
   DeviceArray<std::int32_t> contexts_;
   DeviceArray<float> out_;
   DeviceArray<DecodeReport> reports_;
@@ -198,8 +202,12 @@ std::vector<Case> cases() {
   spec.dtype = DType::kBF16;
   add(spec, ours);
   add(spec, paper);
+  spec.dtype = DType::kE4M3;
+  add(spec, ours);
   spec.group = 4;
   spec.kv_heads = 3;
+  add(spec, per_head);
+  spec.dtype = DType::kBF16;
   add(spec, per_head);
   spec.dtype = DType::kF16;
   spec.head_dim = 64;

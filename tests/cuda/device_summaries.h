@@ -28,6 +28,10 @@ class DeviceCache {
     }
     bytes_ = std::make_unique<DeviceArray<std::byte>>(std::span(host.data, end));
     view_.data = bytes_->data();
+    if (host.scale != nullptr) {
+      scale_ = std::make_unique<DeviceArray<float>>(std::span(host.scale, 1));
+      view_.scale = scale_->data();
+    }
     if (host.page_slots == nullptr) return;
     slots_ = std::make_unique<DeviceArray<std::int32_t>>(
         std::span(host.page_slots, static_cast<std::size_t>(host.num_pages * kPageTokens)));
@@ -39,6 +43,7 @@ class DeviceCache {
   PagedCache view_;
   std::unique_ptr<DeviceArray<std::byte>> bytes_;
   std::unique_ptr<DeviceArray<std::int32_t>> slots_;
+  std::unique_ptr<DeviceArray<float>> scale_;
 };
 
 struct Gaps {

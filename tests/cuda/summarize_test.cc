@@ -66,7 +66,7 @@ TEST_P(CudaSummarizeTest, MissesNoMoreThanTheReferenceWhateverThePagesHold) {
 }
 
 TEST_P(CudaSummarizeTest, MissesNoMoreThanTheReferenceForEveryDTypeAndLayout) {
-  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kE4M3}) {
     const DType other = dtype == DType::kF16 ? DType::kF32 : DType::kF16;
     expect_as_good_as_reference(dtype, dtype, Layout::kHeadMajor, 32, Content::kNormal, kGraded8, head_dim());
     expect_as_good_as_reference(dtype, other, Layout::kGaps, 64, Content::kLowRank, kPaper, head_dim());
@@ -176,7 +176,7 @@ TEST_P(CudaSummarizeTest, WhatIsNotFiniteIsMarkedAndHarmsNothingElse) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float kBad[] = {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity};
   const int kPlaces[][2] = {{0, 0}, {15, head_dim() - 1}, {7, head_dim() / 2 + 1}};
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kE4M3}) {
     for (const SummaryFormat* format : summary_formats()) {
       CacheData keys(dtype, Layout::kGaps, kPages, kHeads, head_dim(), 16, Content::kNormal, 4);
       CacheData values(dtype, Layout::kGaps, kPages, kHeads, head_dim(), 16, Content::kNormal, 5);
@@ -184,8 +184,9 @@ TEST_P(CudaSummarizeTest, WhatIsNotFiniteIsMarkedAndHarmsNothingElse) {
       clean.summarize_all();
       const SummaryStore clean_store = clean.store().read();
       for (int i = 0; i < 3; ++i) {
-        keys.set_value(i, kPlaces[i][0], 1, kPlaces[i][1], kBad[i]);
-        values.set_value(3 - i, kPlaces[i][0], 0, kPlaces[i][1], kBad[i]);
+        const float bad = dtype == DType::kE4M3 ? kBad[0] : kBad[i];  // it has no infinity
+        keys.set_value(i, kPlaces[i][0], 1, kPlaces[i][1], bad);
+        values.set_value(3 - i, kPlaces[i][0], 0, kPlaces[i][1], bad);
       }
       DeviceSummaries marked(*format, head_dim(), kHeads, keys, &values);
       marked.summarize_all();
@@ -372,10 +373,10 @@ TEST(CudaSummarizeDoorTest, NamesWhatIsWrong) {
   EXPECT_EQ(message(good), "");
   SummarizeArgs args = good;
   args.keys = blocks.view();
-  EXPECT_EQ(message(args), "keys.dtype: expected f32, f16 or bf16 (on the GPU), got q8_0");
+  EXPECT_EQ(message(args), "keys.dtype: expected f32, f16, bf16 or e4m3 (on the GPU), got q8_0");
   args = good;
   args.values = &blocks.view();
-  EXPECT_EQ(message(args), "values.dtype: expected f32, f16 or bf16 (on the GPU), got q8_0");
+  EXPECT_EQ(message(args), "values.dtype: expected f32, f16, bf16 or e4m3 (on the GPU), got q8_0");
   args = good;
   args.values = nullptr;
   EXPECT_EQ(message(args), "values: expected a cache, because out.value_data is set, got a null pointer");

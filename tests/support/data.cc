@@ -5,31 +5,13 @@
 #include <cstring>
 #include <numeric>
 
+#include "cpu/element.h"
 #include "cpu/half.h"
 
 namespace locks::test {
 namespace {
 
-float load(DType dtype, const std::byte* row, int dim) {
-  switch (dtype) {
-    case DType::kF32: {
-      float value;
-      std::memcpy(&value, row + 4 * dim, 4);
-      return value;
-    }
-    case DType::kF16:
-      return f16_to_float(load_u16(row + 2 * dim));
-    case DType::kBF16:
-      return bf16_to_float(load_u16(row + 2 * dim));
-    case DType::kQ8_0: {
-      const std::byte* block = row + dim / kQ8BlockElements * kQ8BlockBytes;
-      return f16_to_float(load_u16(block)) * static_cast<float>(static_cast<std::int8_t>(block[2 + dim % kQ8BlockElements]));
-    }
-  }
-  return 0.0F;
-}
-
-void store_row(DType dtype, std::byte* row, std::span<const float> values) {
+void store_row(DType dtype, float scale, std::byte* row, std::span<const float> values) {
   if (dtype == DType::kQ8_0) {
     for (std::size_t first = 0; first < values.size(); first += kQ8BlockElements) {
       const auto block = values.subspan(first, kQ8BlockElements);
@@ -48,6 +30,7 @@ void store_row(DType dtype, std::byte* row, std::span<const float> values) {
     if (dtype == DType::kF32) std::memcpy(row + 4 * dim, &values[dim], 4);
     if (dtype == DType::kF16) store_u16(row + 2 * dim, float_to_f16(values[dim]));
     if (dtype == DType::kBF16) store_u16(row + 2 * dim, float_to_bf16(values[dim]));
+    if (dtype == DType::kE4M3) row[dim] = static_cast<std::byte>(float_to_e4m3(values[dim] / scale));
   }
 }
 
@@ -122,27 +105,31 @@ CacheData::CacheData(DType dtype, Layout layout, int num_pages, int kv_heads, in
     view_.page_slots = slots_.data();
     view_.num_slots = tokens;
   }
-  const bool narrow = dtype == DType::kF16 || dtype == DType::kQ8_0;
+  if (dtype == DType::kE4M3) {
+    scale_.push_back(0.05F + 0.03F * static_cast<float>(seed % 3));
+    view_.scale = scale_.data();
+  }
+  const bool narrow = dtype == DType::kF16 || dtype == DType::kQ8_0 || dtype == DType::kE4M3;
   std::vector<std::vector<float>> keys;
   for (int page = 0; page < num_pages; ++page) {
     for (int head = 0; head < kv_heads; ++head) {
       fill_page(content, narrow, head_dim, random, keys);
       for (int token = 0; token < kPageTokens; ++token) {
-        store_row(dtype, const_cast<std::byte*>(view_.token(page, token, head)), keys[token]);
+        store_row(dtype, static_cast<float>(scale_of(view_)), const_cast<std::byte*>(view_.token(page, token, head)),
+                  keys[token]);
       }
     }
   }
 }
 
 float CacheData::value(std::int64_t page, int token, int head, int dim) const {
-  return load(view_.dtype, view_.token(page, token, head), dim);
+  return static_cast<float>(row_element(view_.dtype, view_.token(page, token, head), dim) * scale_of(view_));
 }
 
-void CacheData::set_value(std::int64_t page, int token, int head, int dim, float value) {
+void CacheData::set_value(std::int64_t page, int token, int head, int dim, float new_value) {
   std::vector<float> row(head_dim_);
-  for (int i = 0; i < head_dim_; ++i) row[i] = load(view_.dtype, view_.token(page, token, head), i);
-  row[dim] = value;
-  store_row(view_.dtype, const_cast<std::byte*>(view_.token(page, token, head)), row);
+  for (int i = 0; i < head_dim_; ++i) row[i] = i == dim ? new_value : value(page, token, head, i);
+  store_row(view_.dtype, static_cast<float>(scale_of(view_)), const_cast<std::byte*>(view_.token(page, token, head)), row);
 }
 
 TableData::TableData(std::vector<std::int32_t> lengths, std::int64_t num_pages, int block_tokens, std::uint64_t seed)

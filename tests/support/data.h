@@ -25,7 +25,8 @@ enum class Content {
   kOneOutlier,  // normal, and one key per page a thousand times as large (sixteen times for f16)
 };
 
-/// Owns one cache. Values are rounded to `dtype`; value() gives back exactly what is stored.
+/// Owns one cache. Values are rounded to `dtype`; value() gives back exactly what is stored, but for the product of e4m3
+/// with the cache's scale, which is rounded.
 class CacheData {
  public:
   CacheData(DType dtype, Layout layout, int num_pages, int kv_heads, int head_dim, int block_tokens, Content content,
@@ -34,11 +35,13 @@ class CacheData {
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }     // what view().data points to
   [[nodiscard]] std::span<const std::int32_t> slots() const { return slots_; }  // and view().page_slots
   [[nodiscard]] float value(std::int64_t page, int token, int head, int dim) const;
-  void set_value(std::int64_t page, int token, int head, int dim, float value);  // not for q8_0
+  void set_value(std::int64_t page, int token, int head, int dim, float new_value);  // not for q8_0
+  [[nodiscard]] std::span<const float> scale() const { return scale_; }              // what view().scale points to
 
  private:
   std::vector<std::byte> bytes_;
   std::vector<std::int32_t> slots_;
+  std::vector<float> scale_;
   PagedCache view_;
   int head_dim_ = 0;
 };
