@@ -37,13 +37,33 @@ class Plan:
         context_tokens: Array,
         out: Array,
         *,
+        key_scale: Array | None = None,
+        value_scale: Array | None = None,
         workspace: Array,
         reports: Array | None = None,
         stream: int,
     ) -> None: ...
 
-def summarize(keys: Array, values: Array | None, pages: Array, summaries: Summaries, *, stream: int) -> None: ...
-def summarize_filled(keys: Array, values: Array | None, slots: Array, summaries: Summaries, *, stream: int) -> None: ...
+def summarize(
+    keys: Array,
+    values: Array | None,
+    pages: Array,
+    summaries: Summaries,
+    *,
+    key_scale: Array | None = None,
+    value_scale: Array | None = None,
+    stream: int,
+) -> None: ...
+def summarize_filled(
+    keys: Array,
+    values: Array | None,
+    slots: Array,
+    summaries: Summaries,
+    *,
+    key_scale: Array | None = None,
+    value_scale: Array | None = None,
+    stream: int,
+) -> None: ...
 def attend_workspace_bytes(*, query_heads: int, kv_heads: int, head_dim: int, requests: int) -> int: ...
 def attend(
     queries: Array,
@@ -54,8 +74,11 @@ def attend(
     out: Array,
     *,
     softmax_scale: float,
+    key_scale: Array | None = None,
+    value_scale: Array | None = None,
     workspace: Array,
     stream: int,
 ) -> None: ...
-def copy_rows(source: Array, target: Array, *, stream: int) -> None:
-    """Between float32, float16 and bfloat16, [rows, heads, head_dim] of any strides, in one launch."""
+def copy_rows(source: Array, target: Array, *, scale: Array | None = None, stream: int) -> None:
+    """Between float32, float16, bfloat16 and e4m3, [rows, heads, head_dim] of any strides, in one launch. A number of e4m3
+    is its element times `scale`; what is too large becomes the largest."""

@@ -3,6 +3,9 @@
 Calls queue their work on `stream`, a cudaStream_t as a number (`torch.cuda.current_stream().cuda_stream`), wait for nothing
 and allocate nothing: they can be captured in a CUDA graph. The current device must be that of the arrays. Types, shapes and
 alignment are checked as on the CPU; what lies on the device (lengths, block numbers, pages, slots) is not.
+
+Besides the CPU's types, keys and values may be e4m3 (torch.float8_e4m3fn, or its bytes as uint8), both or none. Then
+`key_scale` and `value_scale`, float32 [1] on the device, are what their elements are multiplied by, and None is 1.
 """
 
 from __future__ import annotations
@@ -113,6 +116,8 @@ class DecodePlan:
         context_tokens: Array,
         out: Array,
         *,
+        key_scale: Array | None = None,
+        value_scale: Array | None = None,
         workspace: Array,
         reports: Array | None = None,
         stream: int,
@@ -131,6 +136,8 @@ class DecodePlan:
             block_tables,
             context_tokens,
             out,
+            key_scale=key_scale,
+            value_scale=value_scale,
             workspace=workspace,
             reports=reports,
             stream=stream,

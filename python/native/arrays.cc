@@ -13,12 +13,13 @@ struct ElementType {
   const char* name;
   nb::dlpack::dtype dtype;
 };
-constexpr std::array<ElementType, 6> kElements{{{"float32", {2, 32, 1}},
+constexpr std::array<ElementType, 7> kElements{{{"float32", {2, 32, 1}},
                                                 {"float16", {2, 16, 1}},
                                                 {"bfloat16", {4, 16, 1}},
                                                 {"int32", {0, 32, 1}},
                                                 {"uint8", {1, 8, 1}},
-                                                {"int64", {0, 64, 1}}}};
+                                                {"int64", {0, 64, 1}},
+                                                {"float8_e4m3fn", {10, 8, 1}}}};
 
 const ElementType& type_of(Element element) { return kElements[static_cast<std::size_t>(element)]; }
 std::int64_t bytes_of(Element element) { return type_of(element).dtype.bits / 8; }
@@ -140,19 +141,25 @@ Array array(nb::handle object, const char* argument, std::vector<Element> elemen
 }
 
 Array cache_array(nb::handle object, const char* argument, const std::vector<std::int64_t>& shape, Memory memory) {
-  return array(object, argument, {Element::kFloat32, Element::kFloat16, Element::kBFloat16},
-               "[blocks, block_tokens, kv_heads, head_dim]", shape, Access::kRead, memory);
+  std::vector<Element> elements{Element::kFloat32, Element::kFloat16, Element::kBFloat16};
+  if (memory == Memory::kCuda) elements.insert(elements.end(), {Element::kFloat8E4M3, Element::kUInt8});
+  return array(object, argument, std::move(elements), "[blocks, block_tokens, kv_heads, head_dim]", shape, Access::kRead,
+               memory);
+}
+
+DType dtype_of(Element element) {
+  static_assert(static_cast<int>(DType::kBF16) == static_cast<int>(Element::kBFloat16));
+  return element <= Element::kBFloat16 ? static_cast<DType>(element) : DType::kE4M3;
 }
 
 PagedCache Array::cache() const {
   if (shape[1] < kPageTokens || shape[1] % kPageTokens != 0 || shape[1] > (1 << 30)) {
     fail(argument, "blocks of a multiple of 16 tokens", std::to_string(shape[1]));
   }
-  static_assert(static_cast<int>(DType::kBF16) == static_cast<int>(Element::kBFloat16));
   const std::int64_t bytes = bytes_of(element);
   const auto tokens = static_cast<int>(shape[1]);
   return {data,
-          static_cast<DType>(element),
+          dtype_of(element),
           shape[0] * (tokens / kPageTokens),
           tokens,
           stride[0] * bytes,

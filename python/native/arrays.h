@@ -31,7 +31,9 @@ T cast(nb::handle value, const char* argument, const char* expected) {
 }
 int integer(nb::handle value, const char* argument, int least, int most);
 
-enum class Element : std::uint8_t { kFloat32, kFloat16, kBFloat16, kInt32, kUInt8, kInt64 };
+enum class Element : std::uint8_t { kFloat32, kFloat16, kBFloat16, kInt32, kUInt8, kInt64, kFloat8E4M3 };
+/// Of caches, and of rows that are copied; uint8 is e4m3 by its bits, as engines hand it over.
+[[nodiscard]] DType dtype_of(Element element);
 
 /// An array, kept alive. Strides count elements. The last axis is contiguous; an axis that has at most
 /// one entry has the stride of a contiguous array, whatever it came with.
@@ -64,7 +66,7 @@ enum class Memory : std::uint8_t { kCpu, kCuda };
 [[nodiscard]] Array array(nb::handle object, const char* argument, std::vector<Element> elements, const std::string& axes,
                           const std::vector<std::int64_t>& shape, Access access = Access::kRead,
                           Memory memory = Memory::kCpu);
-/// Keys or values: [blocks, block_tokens, kv_heads, head_dim].
+/// Keys or values: [blocks, block_tokens, kv_heads, head_dim]. e4m3 is for CUDA.
 [[nodiscard]] Array cache_array(nb::handle object, const char* argument, const std::vector<std::int64_t>& shape,
                                 Memory memory = Memory::kCpu);
 /// Compares first and last addresses: interleaved arrays overlap.

@@ -44,33 +44,59 @@ std::span<std::byte> bytes_of(nb::handle object, const char* argument, std::size
   return {owner.data, got};
 }
 
-/// Keys and values as stage 1 takes them, and kept alive for the call.
-struct Caches {
-  Caches(nb::handle keys, nb::handle values, const CudaSummaries& into)
-      : key_array(cache_array(keys, "keys", {-1, -1, into.kv_heads, into.store.head_dim}, Memory::kCuda)) {
-    if (values.is_none() && into.store.value_data == nullptr) return;
-    value_array = cache_array(values, "values", key_array.shape, Memory::kCuda);
-    value_cache = value_array->cache();
+/// What elements of e4m3 are multiplied by, kept alive; or None.
+struct Scale {
+  Scale(nb::handle object, const char* argument, bool is_e4m3) {
+    if (object.is_none()) return;
+    if (!is_e4m3) fail(argument, "None where nothing is float8_e4m3fn or uint8", describe(object));
+    owner = array(object, argument, {Element::kFloat32}, "[1]", {1}, Access::kRead, Memory::kCuda);
+    data = reinterpret_cast<const float*>(owner.data);
   }
-  [[nodiscard]] SummarizeArgs args(const CudaSummaries& into, std::span<const std::int32_t> pages) const {
-    return {into.store.head_dim, into.kv_heads, key_array.cache(), value_array ? &value_cache : nullptr, pages, into.store};
-  }
-
-  Array key_array;
-  std::optional<Array> value_array;
-  PagedCache value_cache;
+  Array owner;
+  const float* data = nullptr;
 };
 
-void summarize_pages(nb::handle keys, nb::handle values, nb::handle pages, nb::handle summaries, nb::handle stream) {
+/// Keys or values, kept alive.
+struct Cache {
+  Cache(nb::handle object, const char* argument, const std::vector<std::int64_t>& shape, nb::handle scale,
+        const char* scale_argument)
+      : rows(cache_array(object, argument, shape, Memory::kCuda)),
+        view(rows.cache()),
+        factor(scale, scale_argument, view.dtype == DType::kE4M3) {
+    view.scale = factor.data;
+  }
+  Array rows;
+  PagedCache view;
+  Scale factor;
+};
+
+/// Keys and values as stage 1 takes them.
+struct Caches {
+  Caches(nb::handle key_rows, nb::handle value_rows, nb::handle key_scale, nb::handle value_scale, const CudaSummaries& into)
+      : keys(key_rows, "keys", {-1, -1, into.kv_heads, into.store.head_dim}, key_scale, "key_scale") {
+    if (value_rows.is_none() && into.store.value_data == nullptr) return;
+    values.emplace(value_rows, "values", keys.rows.shape, value_scale, "value_scale");
+  }
+  [[nodiscard]] SummarizeArgs args(const CudaSummaries& into, std::span<const std::int32_t> pages) const {
+    return {into.store.head_dim, into.kv_heads, keys.view, values ? &values->view : nullptr, pages, into.store};
+  }
+
+  Cache keys;
+  std::optional<Cache> values;
+};
+
+void summarize_pages(nb::handle keys, nb::handle values, nb::handle pages, nb::handle summaries, nb::handle key_scale,
+                     nb::handle value_scale, nb::handle stream) {
   const CudaSummaries& into = summaries_of(summaries);
-  const Caches caches(keys, values, into);
+  const Caches caches(keys, values, key_scale, value_scale, into);
   const Array listed = array(pages, "pages", {Element::kInt32}, "[pages]", {-1}, Access::kRead, Memory::kCuda);
   cuda::summarize(caches.args(into, listed.numbers()), nullptr, stream_of(stream));
 }
 
-void summarize_slots(nb::handle keys, nb::handle values, nb::handle slots, nb::handle summaries, nb::handle stream) {
+void summarize_slots(nb::handle keys, nb::handle values, nb::handle slots, nb::handle summaries, nb::handle key_scale,
+                     nb::handle value_scale, nb::handle stream) {
   const CudaSummaries& into = summaries_of(summaries);
-  const Caches caches(keys, values, into);
+  const Caches caches(keys, values, key_scale, value_scale, into);
   const Array written = array(slots, "slots", {Element::kInt64}, "[tokens]", {-1}, Access::kRead, Memory::kCuda);
   cuda::summarize_filled(caches.args(into, {}), written.numbers<std::int64_t>(), nullptr, stream_of(stream));
 }
@@ -97,20 +123,21 @@ class CudaPlan {
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_bytes_; }
 
   void run(nb::handle queries, nb::handle keys, nb::handle values, nb::handle summaries, nb::handle block_tables,
-           nb::handle context_tokens, nb::handle out, nb::handle workspace, nb::handle reports, nb::handle stream) const {
+           nb::handle context_tokens, nb::handle out, nb::handle key_scale, nb::handle value_scale, nb::handle workspace,
+           nb::handle reports, nb::handle stream) const {
     const Geometry& geometry = plan_.geometry();
     const CudaSummaries& from = summaries_of(summaries);
     check_planned(plan_, from);
     const Array query = head_rows(queries, "queries", "requests", {-1, geometry.query_heads, geometry.head_dim},
                                   Access::kRead, Memory::kCuda);
     const std::int64_t requests = query.shape[0];
-    const Array key = cache_array(keys, "keys", {-1, -1, geometry.kv_heads, geometry.head_dim}, Memory::kCuda);
-    const Array value = cache_array(values, "values", key.shape, Memory::kCuda);
+    const Cache key(keys, "keys", {-1, -1, geometry.kv_heads, geometry.head_dim}, key_scale, "key_scale");
+    const Cache value(values, "values", key.rows.shape, value_scale, "value_scale");
     const Array blocks = block_table(block_tables, requests);
     const Array lengths = context_lengths(context_tokens, requests);
     const Array result = head_rows(out, "out", "requests", query.shape, Access::kWrite, Memory::kCuda);
     const DecodeInputs inputs = [&] {
-      DecodeInputs in{query.view<const float, 3>(), key.cache(), value.cache(), from.store, {}};
+      DecodeInputs in{query.view<const float, 3>(), key.view, value.view, from.store, {}};
       in.table = table_of(blocks, lengths, in.keys);
       return in;
     }();
@@ -160,22 +187,23 @@ std::size_t attend_bytes(nb::handle query_heads, nb::handle kv_heads, nb::handle
 }
 
 void attend_dense(nb::handle queries, nb::handle keys, nb::handle values, nb::handle block_tables, nb::handle context_tokens,
-                  nb::handle out, nb::handle softmax_scale, nb::handle workspace, nb::handle stream) {
+                  nb::handle out, nb::handle softmax_scale, nb::handle key_scale, nb::handle value_scale,
+                  nb::handle workspace, nb::handle stream) {
   const Array query = head_rows(queries, "queries", "requests", {-1, -1, -1}, Access::kRead, Memory::kCuda);
   const std::int64_t requests = query.shape[0];
   if (requests > kMostRequests) fail("queries", "at most 8192 requests", std::to_string(requests));
   const int head_dim = head_dim_of(nb::int_(query.shape[2]));
-  const Array key = cache_array(keys, "keys", {-1, -1, -1, head_dim}, Memory::kCuda);
-  const Array value = cache_array(values, "values", key.shape, Memory::kCuda);
+  const Cache key(keys, "keys", {-1, -1, -1, head_dim}, key_scale, "key_scale");
+  const Cache value(values, "values", key.rows.shape, value_scale, "value_scale");
   const Array blocks = block_table(block_tables, requests);
   const Array lengths = context_lengths(context_tokens, requests);
   const Array result = head_rows(out, "out", "requests", query.shape, Access::kWrite, Memory::kCuda);
   AttendArgs args;
-  args.geometry = {head_dim, integer(nb::int_(key.shape[2]), "kv_heads", 1, kMostHeads),
+  args.geometry = {head_dim, integer(nb::int_(key.rows.shape[2]), "kv_heads", 1, kMostHeads),
                    integer(nb::int_(query.shape[1]), "query_heads", 1, kMostHeads), scale_of(softmax_scale)};
   args.queries = query.view<const float, 3>();
-  args.keys = key.cache();
-  args.values = value.cache();
+  args.keys = key.view;
+  args.values = value.view;
   args.table = table_of(blocks, lengths, args.keys);
   args.num_lists = args.geometry.kv_heads;
   const DenseBytes bytes(args.geometry, requests);
@@ -189,16 +217,19 @@ void attend_dense(nb::handle queries, nb::handle keys, nb::handle values, nb::ha
   });
 }
 
-void copy_head_rows(nb::handle source, nb::handle target, nb::handle stream) {
-  const std::vector<Element> elements{Element::kFloat32, Element::kFloat16, Element::kBFloat16};
+void copy_head_rows(nb::handle source, nb::handle target, nb::handle scale, nb::handle stream) {
+  const std::vector<Element> elements{Element::kFloat32, Element::kFloat16, Element::kBFloat16, Element::kFloat8E4M3,
+                                      Element::kUInt8};
   const char* const axes = "[rows, heads, head_dim]";
   const Array from = array(source, "source", elements, axes, {-1, -1, -1}, Access::kRead, Memory::kCuda);
   const int head_dim = head_dim_of(nb::int_(from.shape[2]));
   const Array to = array(target, "target", elements, axes, from.shape, Access::kWrite, Memory::kCuda);
   constexpr std::int64_t kMostRows = 65535;  // of a grid
   if (from.shape[0] > kMostRows) fail("source", "at most 65535 rows", std::to_string(from.shape[0]));
-  const auto rows = [](const Array& of) {
-    return HeadRows{of.data, static_cast<DType>(of.element), of.stride[0], of.stride[1]};
+  const bool any_e4m3 = dtype_of(from.element) == DType::kE4M3 || dtype_of(to.element) == DType::kE4M3;
+  const Scale factor(scale, "scale", any_e4m3);
+  const auto rows = [&](const Array& of) {
+    return HeadRows{of.data, dtype_of(of.element), of.stride[0], of.stride[1], factor.data};
   };
   const cuda::Stream queue = stream_of(stream);
   if (from.shape[0] > 0 && from.shape[1] > 0) copy_rows(rows(from), rows(to), from.shape[0], from.shape[1], head_dim, queue);
@@ -231,14 +262,15 @@ NB_MODULE(_cuda, m) {
       },
       any("format"), any("head_dim"), any("kv_heads"), any("values"));
   m.def("summarize", &summarize_pages, any("keys"), any("values"), any("pages"), any("summaries"), nb::kw_only(),
-        any("stream"));
+        any("key_scale") = nb::none(), any("value_scale") = nb::none(), any("stream"));
   m.def("summarize_filled", &summarize_slots, any("keys"), any("values"), any("slots"), any("summaries"), nb::kw_only(),
-        any("stream"));
+        any("key_scale") = nb::none(), any("value_scale") = nb::none(), any("stream"));
   m.def("attend_workspace_bytes", &attend_bytes, nb::kw_only(), any("query_heads"), any("kv_heads"), any("head_dim"),
         any("requests"));
   m.def("attend", &attend_dense, any("queries"), any("keys"), any("values"), any("block_tables"), any("context_tokens"),
-        any("out"), nb::kw_only(), any("softmax_scale"), any("workspace"), any("stream"));
-  m.def("copy_rows", &copy_head_rows, any("source"), any("target"), nb::kw_only(), any("stream"));
+        any("out"), nb::kw_only(), any("softmax_scale"), any("key_scale") = nb::none(), any("value_scale") = nb::none(),
+        any("workspace"), any("stream"));
+  m.def("copy_rows", &copy_head_rows, any("source"), any("target"), nb::kw_only(), any("scale") = nb::none(), any("stream"));
   nb::class_<CudaSummaries>(m, "Summaries")
       .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle>(), any("memory"), nb::kw_only(),
            any("format"), any("head_dim"), any("kv_heads"), any("values"))
@@ -249,7 +281,8 @@ NB_MODULE(_cuda, m) {
            any("max_context_tokens"))
       .def_prop_ro("workspace_bytes", &CudaPlan::workspace_bytes)
       .def("run", &CudaPlan::run, any("queries"), any("keys"), any("values"), any("summaries"), any("block_tables"),
-           any("context_tokens"), any("out"), nb::kw_only(), any("workspace"), any("reports") = nb::none(), any("stream"));
+           any("context_tokens"), any("out"), nb::kw_only(), any("key_scale") = nb::none(), any("value_scale") = nb::none(),
+           any("workspace"), any("reports") = nb::none(), any("stream"));
 }
 
 }  // namespace locks::python

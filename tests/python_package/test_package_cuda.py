@@ -17,7 +17,7 @@ from locks_cpp import cuda
 BUILT = any((STAGED / "locks_cpp").glob("_cuda*.so"))
 needs_module = pytest.mark.skipif(not BUILT, reason="this build has no CUDA: CMake says why")
 
-INT, UINT = 0, 1
+INT, UINT, E4M3 = 0, 1, 10
 SHAPE = {"format": "graded8", "head_dim": 64, "kv_heads": 2, "values": True}
 GEOMETRY = {"query_heads": 4, "kv_heads": 2, "head_dim": 64, "softmax_scale": 0.125}
 
@@ -101,10 +101,33 @@ def test_no_requests_are_no_work():
     Step().run()
 
 
+def e4m3(code, **scales):
+    """Keys and values of fp8, and their scales."""
+    caches = {name: on_device((8, 16, 2, 64), np.uint8, code) for name in ("keys", "values")}
+    return {**caches, **{name: on_device((1,), np.float32, FLOAT) for name in scales}}
+
+
+@needs_module
+@pytest.mark.parametrize("code", [UINT, E4M3])
+def test_fp8_is_taken_as_such_and_as_bytes(code):
+    Step().run(**e4m3(code))
+    Step().run(**e4m3(code, key_scale=1, value_scale=1))
+    none = on_device((0,), np.int32, INT)
+    cuda.summarize(*e4m3(code).values(), none, Step().summaries, stream=0)
+    cuda.summarize(*e4m3(code).values(), none, Step().summaries, key_scale=on_device((1,), np.float32, FLOAT), stream=0)
+
+
 @needs_module
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
+        (
+            {"key_scale": on_device((1,), np.float32, FLOAT)},
+            "key_scale: expected None where nothing is float8_e4m3fn or uint8",
+        ),
+        ({**e4m3(UINT), "value_scale": on_device((2,), np.float32, FLOAT)}, r"value_scale: expected float32 \[1\]"),
+        ({**e4m3(UINT), "value_scale": 0.5}, r"value_scale: expected float32 \[1\]"),
+        ({"keys": on_device((8, 16, 2, 64), np.int8, INT)}, "keys: expected float32 .* or float8_e4m3fn or uint8"),
         (
             {"queries": np.zeros((0, 4, 64), np.float32)},
             r"queries: expected float32 .* in a CUDA device's memory, got float32",
@@ -174,10 +197,14 @@ def test_rows_are_copied_between_the_types_that_it_knows():
     rows = on_device((0, 4, 64), np.float16, FLOAT)
     cuda.copy_rows(rows, on_device((0, 4, 64), np.float32, FLOAT), stream=0)
     for source, target, words in (
-        (rows, on_device((0, 4, 64), np.int32, INT), "target: expected float32 or float16 or bfloat16"),
+        (rows, on_device((0, 4, 64), np.int32, INT), "target: expected float32 or float16 or bfloat16 or float8_e4m3fn"),
         (rows, on_device((1, 4, 64), np.float32, FLOAT), "target: expected"),
         (on_device((0, 4, 60), np.float16, FLOAT), rows, "head_dim: expected 64, 80"),
         (on_device((65536, 1, 64), np.float16, FLOAT), on_device((65536, 1, 64), np.float16, FLOAT), "at most 65535 rows"),
     ):
         with pytest.raises(ValueError, match=words):
             cuda.copy_rows(source, target, stream=0)
+    scale = on_device((1,), np.float32, FLOAT)
+    cuda.copy_rows(rows, on_device((0, 4, 64), np.uint8, UINT), scale=scale, stream=0)
+    with pytest.raises(ValueError, match="scale: expected None where nothing is float8_e4m3fn or uint8"):
+        cuda.copy_rows(rows, on_device((0, 4, 64), np.float32, FLOAT), scale=scale, stream=0)

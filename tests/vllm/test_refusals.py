@@ -48,6 +48,8 @@ def refusal_of(call, *args, **kwargs):
 
 def test_a_plain_decoder_is_served():
     refuse_layer(**SERVED)
+    for cache_dtype in ("fp8", "fp8_e4m3"):
+        refuse_layer(**{**SERVED, "kv_cache_dtype": cache_dtype, "cache_dtypes": CUDA_CACHE_DTYPES})
     refuse_layer(**{**SERVED, "logits_soft_cap": 0.0, "extra": {"sinks": None, "use_alibi_sqrt": False}})
     refuse_engine(engine({"decode_context_parallel_size": 1}, {"use_mla": False}, kv_transfer_config=None))
     refuse_engine(engine(speculative_config=SimpleNamespace(method="ngram")))
@@ -58,7 +60,11 @@ def test_a_plain_decoder_is_served():
     [
         ({"head_dim": 112}, "head dimension 112; served are 64, 80, 96, 128, 192, 256"),
         ({"kv_cache_dtype": "fp8_e4m3"}, "--kv-cache-dtype fp8_e4m3"),
-        ({"kv_cache_dtype": "float32", "cache_dtypes": CUDA_CACHE_DTYPES}, "served are auto, float16, bfloat16"),
+        (
+            {"kv_cache_dtype": "float32", "cache_dtypes": CUDA_CACHE_DTYPES},
+            "served are auto, float16, bfloat16, fp8, fp8_e4m3",
+        ),
+        ({"kv_cache_dtype": "fp8_e5m2", "cache_dtypes": CUDA_CACHE_DTYPES}, "--kv-cache-dtype fp8_e5m2; served are auto"),
         ({"kv_cache_dtype": "int4_per_token_head"}, "int4_per_token_head"),
         ({"attn_type": "encoder_only"}, "encoder_only"),
         ({"attn_type": SimpleNamespace(value="encoder_decoder")}, "encoder_decoder"),
@@ -81,6 +87,10 @@ def test_a_layer_that_is_not_served(changed, words):
         (engine({"prefill_context_parallel_size": 4}), "--prefill-context-parallel-size is 4"),
         (engine({"use_ubatching": True}), "--enable-dbo"),
         (engine(kv_transfer_config=object()), "KV connector"),
+        (
+            engine(cache_config=SimpleNamespace(kv_cache_dtype_skip_layers=["0", "1"])),
+            "--kv-cache-dtype-skip-layers 0 1",
+        ),
         (engine(speculative_config=SimpleNamespace(method="eagle3")), "speculation by 'eagle3'"),
         (engine(speculative_config=SimpleNamespace(method="draft_model")), "speculation by 'draft_model'"),
         (engine(speculative_config=SimpleNamespace()), "speculation by None"),

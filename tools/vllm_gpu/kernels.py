@@ -26,12 +26,25 @@ def check(name: str, fits: bool, figures: str = "") -> bool:
 class Case:
     """Several requests of different lengths, pages in any order, keys and values side by side as vLLM keeps them."""
 
-    def __init__(self, config: locks_cpp.Config) -> None:
+    def __init__(self, config: locks_cpp.Config, fp8: bool = False) -> None:
         draw = torch.Generator(device="cuda").manual_seed(5)
         # Neighbours are alike, so that pages have something to summarise.
         steps = torch.randn((PAGES, PAGE, KV_HEADS, 2 * DIM), generator=draw, device="cuda")
         self.cache = (steps.cumsum(1) / 3).to(torch.bfloat16)
-        self.keys, self.values = self.cache[..., :DIM], self.cache[..., DIM:]
+        self.keys, self.values = self.plain = self.cache[..., :DIM], self.cache[..., DIM:]
+        self.scales = {}
+        if fp8:
+            self.scales = {
+                "key_scale": torch.full((1,), 0.07, device="cuda"),
+                "value_scale": torch.full((1,), 0.02, device="cuda"),
+            }
+            self.keys, self.values = (
+                self.quantised(part, scale) for part, scale in zip(self.plain, self.scales.values(), strict=True)
+            )
+            self.plain = tuple(
+                part.view(torch.float8_e4m3fn).float() * scale
+                for part, scale in zip((self.keys, self.values), self.scales.values(), strict=True)
+            )
         order = torch.randperm(PAGES, generator=draw, device="cuda").int()
         self.tables = torch.zeros((len(CONTEXTS), 640), dtype=torch.int32, device="cuda")
         first = 0
@@ -61,6 +74,14 @@ class Case:
         self.reports = torch.zeros((len(CONTEXTS), cuda.REPORT_BYTES), dtype=torch.uint8, device="cuda")
         self.out = torch.full((len(CONTEXTS), HEADS, DIM), torch.nan, device="cuda")
 
+    @staticmethod
+    def quantised(part: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """[pages, 16, heads, dim] in e4m3, as bytes; rows of 256 bytes, the second half of which is somebody else's."""
+        cache = torch.zeros((PAGES, PAGE, KV_HEADS, 2 * DIM), dtype=torch.uint8, device="cuda")[..., :DIM]
+        rows, out = part.reshape(-1, KV_HEADS, DIM), cache.view(-1, KV_HEADS, DIM)
+        cuda.copy_rows(rows, out, scale=scale, stream=stream())
+        return cache
+
     def run(self) -> torch.Tensor:
         self.plan.run(
             self.queries,
@@ -70,6 +91,7 @@ class Case:
             self.tables,
             self.contexts,
             self.out,
+            **self.scales,
             workspace=self.workspace,
             reports=self.reports,
             stream=stream(),
@@ -78,10 +100,10 @@ class Case:
 
     def summarize(self) -> None:
         pages = torch.arange(PAGES, dtype=torch.int32, device="cuda")
-        cuda.summarize(self.keys, self.values, pages, self.summaries, stream=stream())
+        cuda.summarize(self.keys, self.values, pages, self.summaries, **self.scales, stream=stream())
 
     def on_cpu(self) -> tuple[np.ndarray, locks_cpp.DecodeReport]:
-        keys, values = self.keys.cpu(), self.values.cpu()
+        keys, values = (part.contiguous().cpu() for part in self.plain)
         locks_cpp.summarize(keys, values, np.arange(PAGES, dtype=np.int32), self.cpu_summaries)
         plan = locks_cpp.DecodePlan(self.config, **self.plan_shape)
         real = [request for request, context in enumerate(CONTEXTS) if context]
@@ -99,7 +121,7 @@ class Case:
                 pages = self.tables[request, : -(-context // PAGE)].long()
                 keys, values = (
                     part[pages].reshape(-1, KV_HEADS, DIM)[:context].float().repeat_interleave(HEADS // KV_HEADS, 1)
-                    for part in (self.keys, self.values)
+                    for part in self.plain
                 )
                 weights = torch.einsum("hd,thd->ht", self.queries[request], keys).mul(SCALE).softmax(-1)
                 out[request] = torch.einsum("ht,thd->hd", weights, values)
@@ -163,6 +185,22 @@ def main() -> int:
         stream=stream(),
     )
     passed.append(check("attend() is too", (attended - dense).abs().max() < 2e-3))
+
+    for fp8 in (
+        Case(locks_cpp.Config(budget_tokens=640 * PAGE), fp8=True),
+        Case(locks_cpp.Config(budget_tokens=512, min_context_tokens=1024), fp8=True),
+    ):
+        fp8.summarize()
+        out, dense = fp8.run().clone(), fp8.by_torch()
+        if fp8.config.budget_tokens > max(CONTEXTS):
+            error = (out - dense).abs().max()
+            passed.append(check("fp8: a budget of everything is torch's attention", error < 2e-3, f"{error:.1e}"))
+            continue
+        expected, _ = fp8.on_cpu()
+        error = (out.cpu() - torch.from_numpy(expected)).norm() / dense.cpu().norm()
+        passed.append(check("fp8: a sparse step is the CPU's of the same numbers", error < 0.02, f"{error:.1e}"))
+        rounded = (fp8.cache[..., :DIM].float() / fp8.scales["key_scale"]).clamp(-448, 448).to(torch.float8_e4m3fn)
+        passed.append(check("fp8: rows are rounded as torch rounds", torch.equal(rounded.view(torch.uint8), fp8.keys)))
 
     wide = torch.randn((5, HEADS + 2, DIM), device="cuda").to(torch.bfloat16)
     back = torch.zeros_like(wide)

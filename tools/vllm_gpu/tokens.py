@@ -23,11 +23,20 @@ GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_si
 EVERYTHING = {"budget_tokens": 16384, "min_context_tokens": 0, "debug_check": True}
 SPARSE = {"budget_tokens": 512, "min_context_tokens": 1024, "debug_check": True}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-# The log-probability by which the likeliest token may lead where two exact runs part, since they round differently: some
-# units in the last place of the logits.
-NEAR_TIE = {"float16": 0.02, "bfloat16": 0.1}
+# Runs without LOCKS, and the log-probability by which the likeliest token may lead where an exact run parts from them, since
+# they round differently: some units in the last place of the logits. With fp8 FlashAttention rounds weights to 4 bits, and a
+# key, value or query that is rounded the other way is another by a sixteenth: compiled models differ from others.
+FP8 = {"dtype": "bfloat16", "kv_cache_dtype": "fp8"}
+STOCKS = {
+    "float16": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "fp8": FP8,
+    "fp8 as vLLM comes": {**FP8, "compilation": {"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}},
+}
+NEAR_TIE = {"float16": 0.02, "bfloat16": 0.1, "fp8": 0.6, "fp8 as vLLM comes": 0.6}
+SCALES = {"_q_scale": 0.04, "_k_scale": 0.03, "_v_scale": 0.02}
 # Engines that compute prompts as the first does. Elsewhere keys round differently, and random ones are chosen by a hair.
-SAME_BITS = ("graphs", "bfloat16", "without graphs", "blocks of 64")
+SAME_BITS = ("graphs", "bfloat16", "without graphs", "blocks of 64", "fp8")
 
 
 def prompts() -> list[list[int]]:
@@ -47,6 +56,19 @@ class Result:
     metrics: dict[str, float] = field(default_factory=dict)
     replays: int = 0
     cached_tokens: int = 0  # of the last round's prompts
+
+
+def kind_of(name: str, settings: dict[str, Any]) -> str:
+    """Of STOCKS, for an engine."""
+    return name if name in STOCKS else settings.get("kv_cache_dtype") or settings.get("dtype", "float16")
+
+
+def set_scales(model) -> None:
+    """As a checkpoint would, of queries, keys and values in fp8. For LLM.apply_model."""
+    for layer in model.modules():
+        for name, scale in SCALES.items():
+            if hasattr(layer, name):
+                getattr(layer, name).fill_(scale)
 
 
 def count_replays() -> list[int]:
@@ -89,6 +111,8 @@ def run(model: str, locks: dict[str, Any] | None, rounds: int = 1, compilation: 
         **arguments,
     )
     llm.apply_model(models.draw_weights)
+    if settings.get("kv_cache_dtype") == "fp8":
+        llm.apply_model(set_scales)
     sampling = SamplingParams(max_tokens=NEW_TOKENS, temperature=0, ignore_eos=True, detokenize=False, logprobs=10)
     asked = [{"prompt_token_ids": ids} for ids in prompts()]
     before = REPLAYS[0]
@@ -132,8 +156,6 @@ def first_drift(one: Result, other: Result, position: int) -> float:
     return worst
 
 
-
-
 def main() -> int:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--models", type=Path, required=True)
@@ -141,20 +163,6 @@ def main() -> int:
     options = arguments.parse_args()
     model = models.write(options.models, "tiny")
     wanted = set(filter(None, options.only.split(",")))
-
-    stocks = {dtype: run(model, None, dtype=dtype) for dtype in NEAR_TIE}
-    check("without LOCKS there is no trace of it", "locks_cpp.vllm.engine" not in sys.modules)
-    for locks, settings, words in (
-        ({"budget": 1}, {}, "unknown setting budget"),
-        ({"threads": 2}, {}, "threads is for the CPU"),
-        ({}, {"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8; served are"),
-    ):
-        try:
-            run(model, locks, **settings)
-            said = "nothing"
-        except Exception as error:
-            said = str(error)
-        check(f"refused: {locks or settings}", "LOCKS refuses to start: " in said and words in said, said[:200])
 
     engines: dict[str, dict[str, Any]] = {
         "graphs": {},
@@ -166,13 +174,36 @@ def main() -> int:
         "preemption": {"num_gpu_blocks_override": 646},
         "blocks of 64": {"block_size": 64},
         "speculation": {"speculative_config": NGRAM},
+        "fp8": STOCKS["fp8"],
+        "fp8 as vLLM comes": STOCKS["fp8 as vLLM comes"],
+        "fp8 with a prefix cache and odd chunks": {
+            **FP8,
+            "enable_prefix_caching": True,
+            "rounds": 2,
+            "max_num_batched_tokens": 301,
+        },
     }
+    engines = {name: settings for name, settings in engines.items() if not wanted or name in wanted}
+    kinds = {kind_of(name, settings) for name, settings in engines.items()}
+    stocks = {kind: run(model, None, **settings) for kind, settings in STOCKS.items() if kind in kinds}
+    check("without LOCKS there is no trace of it", "locks_cpp.vllm.engine" not in sys.modules)
+    for locks, settings, words in (
+        ({"budget": 1}, {}, "unknown setting budget"),
+        ({"threads": 2}, {}, "threads is for the CPU"),
+        ({}, {"kv_cache_dtype": "fp8_e5m2"}, "--kv-cache-dtype fp8_e5m2; served are"),
+        ({}, {"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8 with --dtype float16"),
+    ):
+        try:
+            run(model, locks, **settings)
+            said = "nothing"
+        except Exception as error:
+            said = str(error)
+        check(f"refused: {locks or settings}", "LOCKS refuses to start: " in said and words in said, said[:200])
+
     plains: dict[str, Result] = {}
     for name, settings in engines.items():
-        if wanted and name not in wanted:
-            continue
-        dtype = settings.get("dtype", "float16")
-        stock, near = stocks[dtype], NEAR_TIE[dtype]
+        kind = kind_of(name, settings)
+        stock, near = stocks[kind], NEAR_TIE[kind]
         result = run(model, EVERYTHING, **settings)
         equal, leads, drift = partings(stock, result)
         check(
@@ -182,7 +213,7 @@ def main() -> int:
             f"{result.replays} replays, {result.stats['pages_checked']:,.0f} summaries checked",
         )
         sparse = run(model, SPARSE, **settings)
-        plain = plains.setdefault(dtype, sparse)
+        plain = plains.setdefault(kind, sparse)
         figures = sparse.stats
         check(
             f"{name}: sparse",

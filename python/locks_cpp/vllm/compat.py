@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any
 
 from locks_cpp.vllm.pages import PAGE_TOKENS
-from locks_cpp.vllm.refusal import Refusal
+from locks_cpp.vllm.refusal import FP8_CACHE_DTYPES, Refusal
 
 
 def key_value_views(cache: Any, kv_heads: int, head_dim: int) -> tuple[Any, Any]:
@@ -54,13 +54,13 @@ def store_page_bytes(summary_bytes: int) -> int:
 def store_spec(block_tokens: int, page_bytes: int, dtype: Any) -> Any:
     """The cache specification of a summary store: `page_bytes` for every 16 tokens.
 
-    Its element type is the model's own: vLLM zeroes every new block of a cache of mixed precisions. It differs from the
+    Its element type is the layers' own: vLLM zeroes every new block of a cache of mixed precisions. It differs from the
     specification of the layers in shape alone, so that vLLM puts both into one group, with one block table.
     """
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     fields = {field.name for field in dataclasses.fields(FullAttentionSpec)}
-    common = {"block_size": block_tokens, "num_kv_heads": 1, "dtype": dtype}
+    common = {"block_size": block_tokens, "num_kv_heads": 1, "dtype": dtype, **_quantisation(fields, dtype)}
     if {"tokens_per_state", "state_content_bytes"} <= fields:
         return FullAttentionSpec(**common, head_size=1, tokens_per_state=PAGE_TOKENS, state_content_bytes=page_bytes)
     if "head_size" in fields:
@@ -69,15 +69,27 @@ def store_spec(block_tokens: int, page_bytes: int, dtype: Any) -> Any:
     raise Refusal(f"this vLLM's FullAttentionSpec is not understood; its fields are {', '.join(sorted(fields))}")
 
 
+def _quantisation(fields: set[str], dtype: Any) -> dict[str, Any]:
+    import torch
+
+    if dtype is not torch.uint8 or "kv_quant_mode" not in fields:
+        return {}
+    from vllm.v1.kv_cache_interface import KVQuantMode
+
+    return {"kv_quant_mode": KVQuantMode.FP8_PER_TENSOR}
+
+
 def store_shape(num_pages: int, head_size: int) -> tuple[int, int]:
     """For vLLM up to 0.28, which asks the backend for a shape: store_spec's halves, together."""
     return (num_pages, 2 * PAGE_TOKENS * head_size)
 
 
 def cache_dtype(kv_cache_dtype: str, model_config: Any) -> Any:
-    """The element type of a plain KV cache: --kv-cache-dtype, or the model's."""
+    """The element type of a KV cache: --kv-cache-dtype, or the model's; bytes for fp8, as vLLM has it."""
     import torch
 
+    if kv_cache_dtype in FP8_CACHE_DTYPES:
+        return torch.uint8
     return model_config.dtype if kv_cache_dtype == "auto" else getattr(torch, kv_cache_dtype)
 
 

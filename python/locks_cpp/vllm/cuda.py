@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
 
 from locks_cpp.vllm.pages import PAGE_TOKENS
-from locks_cpp.vllm.refusal import CUDA_CACHE_DTYPES, HEAD_DIMS, Refusal
+from locks_cpp.vllm.refusal import CUDA_CACHE_DTYPES, FP8_CACHE_DTYPES, HEAD_DIMS, Refusal
 
 
 def why_unavailable() -> str:
@@ -17,6 +18,18 @@ def why_unavailable() -> str:
     except ImportError as error:
         return f"the native module of locks_cpp cannot be loaded: {error}"
     return cuda.why_unavailable()
+
+
+def why_no_prompts(kv_cache_dtype: Any, model_dtype: Any) -> str:
+    """Why FlashAttention, which attends to prompts, cannot have an fp8 cache here. Empty if it can."""
+    if kv_cache_dtype not in FP8_CACHE_DTYPES:
+        return ""
+    if model_dtype is not None and model_dtype is not torch.bfloat16:
+        name = str(model_dtype).removeprefix("torch.")
+        return f"with --dtype {name}: vLLM's FlashAttention attends to prompts, and writes bfloat16 where the cache is fp8"
+    if not FlashAttentionBackend.supports_kv_cache_dtype(kv_cache_dtype):
+        return "where vLLM's FlashAttention, which attends to prompts, does not read it: it is for compute capability 9.0"
+    return ""
 
 
 class CudaBackend(FlashAttentionBackend):
@@ -49,6 +62,8 @@ class CudaBackend(FlashAttentionBackend):
             reasons = [unavailable]
         elif not cls.supports_kv_cache_dtype(cache_dtype):
             reasons = [f"--kv-cache-dtype {cache_dtype}; served are {', '.join(CUDA_CACHE_DTYPES)}"]
+        elif why := why_no_prompts(cache_dtype, kwargs.get("dtype")):
+            reasons = [f"--kv-cache-dtype {cache_dtype} {why}"]
         else:
             reasons = list(super().validate_configuration(*args, **kwargs))
         return [str(Refusal("; ".join(reasons)))] if reasons else []

@@ -34,7 +34,9 @@ def check_summaries(layers: list[Any], common: Any) -> int:
         keys, values = layer.impl.key_value_views(layer.kv_cache)
         _, memory = store.bound()
         fresh = torch.zeros_like(memory)
-        cuda.summarize(keys, values if store.shape["values"] else None, pages, store.over(fresh), stream=stream)
+        kept_values = values if store.shape["values"] else None
+        scales = layer.impl.scales(layer)
+        cuda.summarize(keys, kept_values, pages, store.over(fresh), **scales, stream=stream)
         at, size = pages.long(), store.summary_bytes
         differs = (memory[at, :size] != fresh[at, :size]).any(dim=1)
         if bool(differs.any()):

@@ -15,7 +15,7 @@ from locks_cpp.vllm import compat
 from locks_cpp.vllm.cuda_builder import CudaStepMetadata, DecodeRows
 from locks_cpp.vllm.cuda_engine import engine_for
 from locks_cpp.vllm.pages import PAGE_TOKENS
-from locks_cpp.vllm.refusal import CUDA_CACHE_DTYPES, HEAD_DIMS, refuse_layer
+from locks_cpp.vllm.refusal import CUDA_CACHE_DTYPES, FP8_CACHE_DTYPES, HEAD_DIMS, refuse_layer
 from locks_cpp.vllm.store import SummaryStore
 
 BRANCH_ROWS = 8
@@ -59,6 +59,7 @@ class CudaImpl(FlashAttentionImpl):
             query_heads=num_heads, kv_heads=kv_heads, head_dim=head_size, softmax_scale=float(scale)
         )
         dtype = compat.cache_dtype(kv_cache_dtype, vllm_config.model_config)
+        self._is_fp8 = kv_cache_dtype in FP8_CACHE_DTYPES
         self.store = SummaryStore(engine, head_size, kv_heads, dtype)
         number = self.store.register_in(vllm_config.compilation_config.static_forward_context)
         self._reports = engine.samples.buffer(number)
@@ -74,6 +75,10 @@ class CudaImpl(FlashAttentionImpl):
             self._views_of = kv_cache
         return self._views
 
+    def scales(self, layer: Any) -> dict[str, torch.Tensor]:
+        """What keys and values of an fp8 cache are multiplied by; vLLM may write other numbers there."""
+        return {"key_scale": layer._k_scale.view(1), "value_scale": layer._v_scale.view(1)} if self._is_fp8 else {}
+
     def do_kv_cache_update(
         self, layer: Any, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
     ) -> None:
@@ -88,7 +93,8 @@ class CudaImpl(FlashAttentionImpl):
             self._waits = True
             stream = self._beside
         # After the write on its stream: a page's keys are all in the cache by then.
-        cuda.summarize_filled(keys, kept_values, slot_mapping, summaries, stream=stream.cuda_stream)
+        scales = self.scales(layer)
+        cuda.summarize_filled(keys, kept_values, slot_mapping, summaries, **scales, stream=stream.cuda_stream)
 
     def forward(
         self,
@@ -114,14 +120,21 @@ class CudaImpl(FlashAttentionImpl):
         queries = query.view(-1, self.num_heads, self.head_size)
         out = output.view(-1, self.num_heads, self.head_size)
         for decode in attn_metadata.decodes:
-            self._decode(queries, kv_cache, decode, out)
+            self._decode(layer, queries, kv_cache, decode, out)
         if self._waits:
             torch.cuda.current_stream().wait_stream(self._beside)
             self._waits = False
         return output
 
-    def _decode(self, queries: torch.Tensor, kv_cache: torch.Tensor, decode: DecodeRows, out: torch.Tensor) -> None:
+    def _decode(
+        self, layer: Any, queries: torch.Tensor, kv_cache: torch.Tensor, decode: DecodeRows, out: torch.Tensor
+    ) -> None:
         place = self._place
+        scales = self.scales(layer)
+        # For FlashAttention vLLM makes the queries fp8 where the cache is.
+        query_scale = layer._q_scale.view(1) if queries.dtype == torch.float8_e4m3fn else None
+        if query_scale is not None:
+            queries = queries.view(torch.uint8)
         keys, values = self.key_value_views(kv_cache)
         summaries, _ = self.store.bound()
         total = decode.contexts.shape[0]
@@ -131,7 +144,7 @@ class CudaImpl(FlashAttentionImpl):
             rows = decode.rows_of(call)
             some_queries, some_out = place.queries[:count], place.out[:count]
             stream = torch.cuda.current_stream().cuda_stream
-            cuda.copy_rows(queries[rows], some_queries, stream=stream)
+            cuda.copy_rows(queries[rows], some_queries, scale=query_scale, stream=stream)
             at = decode.first_report + first
             reports = None if self._reports is None else self._reports[at : at + count]
             place.plan.run(
@@ -142,6 +155,7 @@ class CudaImpl(FlashAttentionImpl):
                 decode.tables[call],
                 decode.contexts[call],
                 some_out,
+                **scales,
                 workspace=place.workspace,
                 reports=reports if reports is not None and reports.shape[0] == count else None,
                 stream=stream,

@@ -14,7 +14,8 @@ class Refusal(ValueError):
 
 HEAD_DIMS = (64, 80, 96, 128, 192, 256)  # those of the library
 CPU_CACHE_DTYPES = ("auto", "float32", "float16", "bfloat16")
-CUDA_CACHE_DTYPES = ("auto", "float16", "bfloat16")  # FlashAttention's, which attends to prompts
+FP8_CACHE_DTYPES = ("fp8", "fp8_e4m3")  # two names of one
+CUDA_CACHE_DTYPES = ("auto", "float16", "bfloat16", *FP8_CACHE_DTYPES)  # FlashAttention's, which attends to prompts
 SPECULATIONS = ("ngram",)
 
 
@@ -34,6 +35,12 @@ def refuse_engine(vllm_config: Any) -> None:
         )
     if getattr(vllm_config, "kv_transfer_config", None) is not None:
         raise Refusal("a KV connector is configured (kv_transfer_config); blocks that it loads would have no summaries")
+    skipped = getattr(getattr(vllm_config, "cache_config", None), "kv_cache_dtype_skip_layers", None)
+    if skipped:
+        raise Refusal(
+            f"--kv-cache-dtype-skip-layers {' '.join(map(str, skipped))}; layers of several cache types have block tables "
+            "of their own"
+        )
     speculative = getattr(vllm_config, "speculative_config", None)
     method = getattr(speculative, "method", None)
     if speculative is not None and method not in SPECULATIONS:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import models
 import pytest
+import torch
 
 MODELS = {
     "tiny": {},
@@ -119,7 +120,13 @@ def test_without_a_gpu_custom_is_refused(monkeypatch):
         monkeypatch.setattr("locks_cpp.vllm.cuda.why_unavailable", lambda: "there is no GPU")
         assert backend.validate_configuration(head_size=128, dtype=None) == ["LOCKS refuses to start: there is no GPU"]
         monkeypatch.setattr("locks_cpp.vllm.cuda.why_unavailable", lambda: "")
-        reasons = backend.validate_configuration(head_size=128, dtype=None, kv_cache_dtype="fp8")
-        assert reasons == ["LOCKS refuses to start: --kv-cache-dtype fp8; served are auto, float16, bfloat16"]
+        reasons = backend.validate_configuration(head_size=128, dtype=None, kv_cache_dtype="fp8_e5m2")
+        assert reasons == [
+            "LOCKS refuses to start: --kv-cache-dtype fp8_e5m2; served are auto, float16, bfloat16, fp8, fp8_e4m3"
+        ]
+        reasons = backend.validate_configuration(head_size=128, dtype=torch.float16, kv_cache_dtype="fp8")
+        assert len(reasons) == 1 and reasons[0].startswith(
+            "LOCKS refuses to start: --kv-cache-dtype fp8 with --dtype float16: vLLM's FlashAttention"
+        )
     finally:
         AttentionBackendEnum.CUSTOM.clear_override()
