@@ -11,14 +11,18 @@ from locks_cpp.vllm.pages import PAGE_TOKENS
 
 
 def filled_pages(common: Any) -> torch.Tensor:
-    """Of the requests in the step, by vLLM's metadata: int32, each page once. Waits for the device."""
+    """Of the requests in the step, by vLLM's metadata: int32, each page once. Waits for the device.
+
+    Not those that the step writes: a prompt may share blocks that another one fills in the same step."""
     requests = common.num_reqs
     counts = common.query_start_loc[1 : requests + 1] - common.query_start_loc[:requests]
     filled = (common.seq_lens[:requests] - counts).clamp(min=0) // PAGE_TOKENS
     filled = torch.where(counts > 0, filled, 0)
     tables = common.block_table_tensor[:requests]
     inside = torch.arange(tables.shape[1], device=tables.device)[None] < filled[:, None]
-    return tables[inside].unique()
+    filled_before = tables[inside].unique()
+    written = common.slot_mapping[common.slot_mapping >= 0] // PAGE_TOKENS
+    return filled_before[~torch.isin(filled_before, written)]
 
 
 def check_summaries(layers: list[Any], common: Any) -> int:

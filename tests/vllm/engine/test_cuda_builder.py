@@ -9,6 +9,7 @@ from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
 
 import locks_cpp
 from locks_cpp.vllm.cuda_builder import CudaStepMetadataBuilder
+from locks_cpp.vllm.cuda_check import filled_pages
 from locks_cpp.vllm.metrics import Metrics
 
 CONFIG = locks_cpp.Config()
@@ -177,3 +178,13 @@ def test_attention_that_is_not_causal_is_no_silent_mistake(builder):
     common.causal = False
     with pytest.raises(NotImplementedError):
         builder.build(0, common)
+
+
+def test_summaries_are_checked_of_pages_that_were_filled_before_the_step():
+    """Two prompts with a common beginning, the second of which has found blocks that the first fills in this step."""
+    common = step([20, 3], [40, 43], [True, True])
+    common.block_table_tensor[1, :2] = common.block_table_tensor[0, :2]
+    common.slot_mapping = torch.tensor([*range(20, 32), *range(32, 40), *range(16 * 12 + 8, 16 * 12 + 11), -1])
+    assert filled_pages(common).tolist() == [0]  # of 0 and 1, of which the step fills the second
+    common.slot_mapping = torch.tensor([-1] * 23)
+    assert filled_pages(common).tolist() == [0, 1]
