@@ -59,9 +59,13 @@ def statistics():
     """What the plug-in counted since its start, or since reset_statistics(), as a dictionary."""
     function = plugin().locks_llamacpp_statistics
     function.restype, function.argtypes = ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]
-    buffer = ctypes.create_string_buffer(1 << 16)
-    function(buffer, len(buffer))
-    return json.loads(buffer.value.decode())
+    size = 1 << 16
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        needed = function(buffer, size)
+        if needed <= size:
+            return json.loads(buffer.value.decode())
+        size = needed
 
 
 def reset_statistics():

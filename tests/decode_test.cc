@@ -51,6 +51,8 @@ void expect_matches(const test::StepResult& got, const test::ExpectedStep& want)
   }
   EXPECT_LE(worst_ratio, 1.0) << "at " << worst << ": got " << got.out[worst] << ", want " << want.out[worst] << ", bound "
                               << want.bound[worst];
+  ASSERT_EQ(got.coverage.size(), want.coverage.size());
+  for (std::size_t i = 0; i < got.coverage.size(); ++i) EXPECT_NEAR(got.coverage[i], want.coverage[i], 1e-5) << i;
   ASSERT_EQ(got.reports.size(), want.reports.size());
   for (std::size_t i = 0; i < got.reports.size(); ++i) {
     SCOPED_TRACE("report " + std::to_string(i));

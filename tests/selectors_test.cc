@@ -360,11 +360,14 @@ StepResult run_selectors(const SelectorConfig& config, const StepData& data, int
   const auto requests = static_cast<std::int64_t>(selectors.size());
   result.out.assign(data.queries.size(), std::numeric_limits<float>::quiet_NaN());
   result.reports.resize(selectors.size());
+  result.coverage.resize(selectors.size() * static_cast<std::size_t>(data.geometry.kv_heads));
   SelectorStep step(config, data.geometry, min_context);
   ThreadPool pool(threads);
   const DecodeInputs inputs = data.inputs();
   const View<float, 3> out = contiguous(result.out.data(), requests, data.geometry.query_heads, data.geometry.head_dim);
-  pool.run([&](Team team) { EXPECT_TRUE(step.run(inputs, selectors, out, result.reports, team, active_target())); });
+  const View<float, 2> coverage = contiguous(result.coverage.data(), requests, data.geometry.kv_heads);
+  pool.run(
+      [&](Team team) { EXPECT_TRUE(step.run(inputs, selectors, out, result.reports, team, active_target(), coverage)); });
   return result;
 }
 
@@ -474,6 +477,21 @@ TEST_P(AnySelector, TheResultDoesNotDependOnTheBatchNorMuchOnTheThreads) {
     EXPECT_EQ(one.reports[request].attended_tokens, three.reports[request].attended_tokens);
     EXPECT_EQ(one.reports[request].attend_bytes, three.reports[request].attend_bytes);
   }
+}
+
+TEST_P(AnySelector, TheCoverageOfEachHeadIsThatOfItsSelection) {
+  const StepData data({.kv_heads = 2, .group = 2, .lengths = {700, 90}});
+  const SelectorConfig config = config_of(GetParam(), 160);
+  const StepResult got = run_selectors(config, data, 2);
+  for (int kv_head = 0; kv_head < 2; ++kv_head) {
+    EXPECT_EQ(got.coverage[static_cast<std::size_t>(kv_head)],
+              static_cast<float>(select_once(config, data, kv_head).coverage));
+    EXPECT_EQ(got.coverage[2 + static_cast<std::size_t>(kv_head)], 1.0F) << "attended whole";
+  }
+  if (GetParam() == "oracle") {
+    EXPECT_NE(got.coverage[0], got.coverage[1]);
+  }
+  EXPECT_FLOAT_EQ(got.reports[0].coverage, (got.coverage[0] + got.coverage[1]) / 2.0F);
 }
 
 TEST_P(AnySelector, DraftedTokensShareWhatIsKnownOfTheirSequence) {

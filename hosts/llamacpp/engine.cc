@@ -225,6 +225,14 @@ void Engine::prepare_decode(int num_threads) {
   job_.decode.values = job_.node.values;
   job_.decode.summaries = job_.layer->summaries();
   reports_.assign(requests, {});
+  coverage_.assign(requests * static_cast<std::size_t>(geometry.kv_heads), 0.0F);
+  job_.coverage = contiguous(coverage_.data(), count, geometry.kv_heads);
+  reporter().count([&](Counters& c) {
+    const auto layer = static_cast<std::size_t>(job_.layer->index());
+    const auto heads = static_cast<std::size_t>(geometry.kv_heads);
+    if (c.coverage_of_layers.size() <= layer) c.coverage_of_layers.resize(layer + 1);
+    if (c.coverage_of_layers[layer].sums.size() < heads) c.coverage_of_layers[layer].sums.resize(heads);
+  });
   if (job_.plan == nullptr) return;
   check_decode(*job_.plan, job_.decode, false);
   workspace_ = workspace_memory_.at_least(job_.plan->workspace_bytes());
@@ -340,8 +348,10 @@ void Engine::show_prompts(Team team) noexcept {
 }
 
 bool Engine::decode(Team team) {
-  if (job_.rival != nullptr) return job_.rival->run(job_.decode, selectors_, job_.decode_out, reports_, team, target_);
-  run(*job_.plan, job_.decode, job_.decode_out, reports_, workspace_, team, target_);
+  if (job_.rival != nullptr) {
+    return job_.rival->run(job_.decode, selectors_, job_.decode_out, reports_, team, target_, job_.coverage);
+  }
+  run(*job_.plan, job_.decode, job_.decode_out, reports_, workspace_, team, target_, job_.coverage);
   return true;
 }
 
@@ -370,6 +380,17 @@ void Engine::copy_outputs(Team team) const noexcept {
   }
 }
 
+std::int64_t Engine::held_bytes(std::size_t request) const noexcept {
+  if (settings_.is_dense() || is_dense_layer()) return 0;
+  const std::int32_t tokens = job_.decode.table.context_tokens[request];
+  if (!settings_.rival) return job_.layer->summary_bytes_of_page() * (tokens / kPageTokens);
+  if (reports_[request].dense) return 0;
+  const auto* const blocks = job_.decode.table.blocks.at(static_cast<std::int64_t>(request));
+  const Sequence sequence{
+      job_.decode.keys, job_.decode.values, {blocks, static_cast<std::size_t>(pages_for(tokens))}, tokens};
+  return selectors_[request]->held_bytes(sequence) * job_.node.geometry.kv_heads;
+}
+
 void Engine::count_call() noexcept {
   reporter().count([&](Counters& c) {
     if (!job_.readable) return;
@@ -393,8 +414,15 @@ void Engine::count_call() noexcept {
     if (decode_items_.empty()) return;
     if (prefills_.empty()) ++c.decode_calls;
     c.decode_seconds += decode_seconds_;
-    for (const DecodeReport& report : reports_) {
+    Counters::LayerCoverage& of_layer = c.coverage_of_layers[static_cast<std::size_t>(job_.layer->index())];
+    const auto kv_heads = static_cast<std::size_t>(job_.node.geometry.kv_heads);
+    for (std::size_t request = 0; request < reports_.size(); ++request) {
+      const DecodeReport& report = reports_[request];
       ++c.requests;
+      ++of_layer.requests;
+      for (std::size_t head = 0; head < kv_heads; ++head)
+        of_layer.sums[head] += double{coverage_[request * kv_heads + head]};
+      c.held_bytes += held_bytes(request);
       if (!report.dense) ++c.sparse_requests;
       c.context_tokens += report.context_tokens;
       c.last_context_tokens = report.context_tokens;

@@ -74,6 +74,7 @@ class Engine {
     SelectorStep* rival = nullptr;  // decodes instead of the plan
     DecodeInputs decode;
     View<float, 3> decode_out;
+    View<float, 2> coverage;
   };
 
   void ensure_state(const ggml_tensor* key_root);
@@ -91,6 +92,8 @@ class Engine {
   void copy_queries(Team team) const noexcept;
   void copy_outputs(Team team) const noexcept;
   void count_call() noexcept;
+  /// Beside the cache, for what is known of the sequence of a decoded row.
+  [[nodiscard]] std::int64_t held_bytes(std::size_t request) const noexcept;
 
   const Host& host_;
   const Settings& settings_;
@@ -110,6 +113,7 @@ class Engine {
   std::vector<std::int32_t> decode_blocks_;         // [requests, most pages]
   std::vector<std::int32_t> decode_tokens_;         // [requests]
   std::vector<DecodeReport> reports_;               // [requests]
+  std::vector<float> coverage_;                     // [requests, kv_heads]
   std::vector<Selector*> selectors_;                // [requests], of a rival
   std::vector<Selector*> prompt_selectors_;         // [prefills]
   std::atomic<bool> prompt_unseen_ = false;         // a rival had no memory for it

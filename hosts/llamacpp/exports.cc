@@ -1,6 +1,8 @@
 #include "exports.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "report.h"
 
@@ -16,11 +18,17 @@ extern "C" LOCKS_EXPORT std::size_t locks_llamacpp_statistics(char* buffer, std:
 
 extern "C" LOCKS_EXPORT void locks_llamacpp_reset_statistics() {
   locks::llamacpp::reporter().count([](locks::llamacpp::Counters& counters) {
-    const locks::llamacpp::Counters before = counters;
+    locks::llamacpp::Counters before = std::move(counters);
     counters = {};
     counters.layers = before.layers;
     counters.caches = before.caches;
     counters.summary_share = before.summary_share;
     counters.memory = counters.most_memory = before.memory;
+    // A step that is under way counts into it.
+    counters.coverage_of_layers = std::move(before.coverage_of_layers);
+    for (auto& layer : counters.coverage_of_layers) {
+      layer.requests = 0;
+      std::fill(layer.sums.begin(), layer.sums.end(), 0.0);
+    }
   });
 }

@@ -57,6 +57,7 @@ class LayerState {
   [[nodiscard]] SelectorStep& selector_step(const SelectorConfig& config, int min_context_tokens);
   /// Bytes of a page's summary over those of its keys and values in f16.
   [[nodiscard]] double share_of_f16() const noexcept { return share_of_f16_; }
+  [[nodiscard]] std::int64_t summary_bytes_of_page() const noexcept { return page_memory_.summaries; }
 
   /// Pages [first, first + n) of a mapped sequence that were known to be summarised when it was last looked at.
   struct Verified {

@@ -40,6 +40,20 @@ class JsonObject {
   bool first_ = true;
 };
 
+/// Means by layer and KV head, [[...], ...]; of a layer that has decoded nothing, [].
+std::string coverage_json(const std::vector<Counters::LayerCoverage>& layers) {
+  std::ostringstream text;
+  text.precision(4);
+  for (const Counters::LayerCoverage& layer : layers) {
+    text << (&layer == layers.data() ? "[" : ", [");
+    for (std::size_t head = 0; layer.requests > 0 && head < layer.sums.size(); ++head) {
+      text << (head == 0 ? "" : ", ") << mean(layer.sums[head], layer.requests);
+    }
+    text << ']';
+  }
+  return "[" + text.str() + "]";
+}
+
 }  // namespace
 
 void say(const std::string& line) noexcept { std::fprintf(stderr, "locks: %s\n", line.c_str()); }
@@ -119,6 +133,7 @@ std::string Reporter::json() {
   all.number("attend_bytes", c.attend_bytes);
   all.number("complete_bytes", c.complete_bytes);
   all.number("dense_bytes", c.dense_bytes);
+  all.number("held_bytes", c.held_bytes);
   all.number("summarized_pages", c.summarized_pages);
   all.number("restored_pages", c.restored_pages);
   all.number("not_finite_records", c.not_finite_records);
@@ -132,6 +147,7 @@ std::string Reporter::json() {
   all.number("restore_seconds", c.restore_seconds);
   all.number("prefill_seconds", c.prefill_seconds);
   all.number("decode_seconds", c.decode_seconds);
+  all.raw("coverage_by_head", coverage_json(c.coverage_of_layers));
   return all.text();
 }
 

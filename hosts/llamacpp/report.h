@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "attention_node.h"
 #include "settings.h"
@@ -36,7 +37,13 @@ struct Counters {
   std::int64_t attend_bytes = 0;
   std::int64_t complete_bytes = 0;
   std::int64_t dense_bytes = 0;
+  std::int64_t held_bytes = 0;  // beside the cache, of what is known of the request's sequence
   std::int64_t last_context_tokens = 0;
+  struct LayerCoverage {
+    std::int64_t requests = 0;
+    std::vector<double> sums;  // [kv_heads]
+  };
+  std::vector<LayerCoverage> coverage_of_layers;
 
   std::int64_t summarized_pages = 0;  // (page, layer)
   std::int64_t restored_pages = 0;    // of these, in bulk, of a cache that others had filled

@@ -73,9 +73,10 @@ class DecodePlan {
 void check_decode(const DecodePlan& plan, const DecodeInputs& inputs, bool check_tables);
 
 /// Called by every thread of the team with the same arguments. `out` [requests, query_heads, head_dim]; `reports` has one
-/// entry per request, or none. The workspace is in use until every thread has returned. Allocates nothing and throws nothing
-/// that check_decode would not have.
+/// entry per request, or none. `coverage` [requests, kv_heads], if there is any, is that of a report for each KV head alone.
+/// The workspace is in use until every thread has returned. Allocates nothing and throws nothing that check_decode would not
+/// have.
 void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out, std::span<DecodeReport> reports,
-         std::span<std::byte> workspace, Team team, Target target);
+         std::span<std::byte> workspace, Team team, Target target, View<float, 2> coverage = {});
 
 }  // namespace locks

@@ -144,9 +144,10 @@ class SelectorStep {
 
   /// Called by every thread of the team with the same arguments, one step at a time; the inputs' summaries play no part.
   /// `selectors` has one entry for each request; null: attended whole. Requests that are rows of one sequence (drafted
-  /// tokens) may share theirs. False, to every thread, if a selector failed (no memory): nothing was written then.
+  /// tokens) may share theirs. `coverage` [requests, kv_heads], if there is any, is that of each Selection. False, to every
+  /// thread, if a selector failed (no memory): nothing was written then.
   [[nodiscard]] bool run(const DecodeInputs& inputs, std::span<Selector* const> selectors, View<float, 3> out,
-                         std::span<DecodeReport> reports, Team team, Target target);
+                         std::span<DecodeReport> reports, Team team, Target target, View<float, 2> coverage = {});
 
  private:
   void prepare(const DecodeInputs& inputs, std::span<Selector* const> selectors, int num_threads);

@@ -99,6 +99,13 @@ DecodeReport report(const Step& step, int request) noexcept {
   return out;
 }
 
+float coverage_of(const Step& step, int request, int kv_head) noexcept {
+  if (step.always(request).everything) return 1.0F;
+  float sum = 0.0F;
+  for_each_list(step, request, kv_head, [&](int list) { sum += step.buffers.totals(request, list).coverage; });
+  return sum / static_cast<float>(step.geometry().group_size());
+}
+
 /// Phases A to E, and F but for its barrier.
 void select_and_attend(const Step& step) {
   const int kv_heads = step.geometry().kv_heads;
@@ -131,7 +138,7 @@ void select_and_attend(const Step& step) {
 }  // namespace
 
 void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out, std::span<DecodeReport> reports,
-         std::span<std::byte> workspace, Team team, Target target) {
+         std::span<std::byte> workspace, Team team, Target target, View<float, 2> coverage) {
   const Step step(plan, inputs, workspace, team, target);
   const int kv_heads = step.geometry().kv_heads;
   if (step.selects) {
@@ -145,6 +152,7 @@ void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out,
     for_each_list(step, request, kv_head,
                   [&](int list) { merge_partials(step.selected_args(), request, list, team.count, step.buffers.states); });
     finish_heads(step, request, kv_head, out);
+    if (coverage.data != nullptr) coverage(request, kv_head) = coverage_of(step, request, kv_head);
   });
   const auto [first, last] =
       team.share(std::min<std::int64_t>(static_cast<std::int64_t>(reports.size()), step.num_requests));

@@ -101,7 +101,7 @@ void SelectorStep::pack(const DecodeInputs& inputs) {
 }
 
 bool SelectorStep::run(const DecodeInputs& inputs, std::span<Selector* const> selectors, View<float, 3> out,
-                       std::span<DecodeReport> reports, Team team, Target target) {
+                       std::span<DecodeReport> reports, Team team, Target target, View<float, 2> coverage) {
   const int requests = inputs.table.num_requests();
   if (requests == 0) return true;
   const int kv_heads = geometry_.kv_heads;
@@ -139,6 +139,9 @@ bool SelectorStep::run(const DecodeInputs& inputs, std::span<Selector* const> se
   const auto [from, to] = team.share(std::int64_t{requests} * kv_heads);
   for (std::int64_t i = from; i < to; ++i) {
     finish_heads(args, static_cast<int>(i / kv_heads), static_cast<int>(i % kv_heads), team.count, out);
+    if (coverage.data != nullptr) {
+      coverage(i / kv_heads, i % kv_heads) = static_cast<float>(selections_[static_cast<std::size_t>(i)].coverage);
+    }
   }
   const auto [first_report, last_report] =
       team.share(std::min<std::int64_t>(static_cast<std::int64_t>(reports.size()), requests));

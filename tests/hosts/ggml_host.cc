@@ -345,11 +345,17 @@ Host::Host() {
 
 void Host::set_threads(int threads) { ggml_backend_cpu_set_n_threads(cpu(), threads); }
 
+std::string Host::statistics() const {
+  if (plugin == nullptr) return {};
+  const auto write = reinterpret_cast<std::size_t (*)(char*, std::size_t)>(dlsym(plugin, "locks_llamacpp_statistics"));
+  std::string text(write(nullptr, 0), '\0');
+  write(text.data(), text.size());
+  return text;
+}
+
 double Host::statistic(const std::string& key) const {
   if (plugin == nullptr) return 0.0;
-  const auto statistics = reinterpret_cast<std::size_t (*)(char*, std::size_t)>(dlsym(plugin, "locks_llamacpp_statistics"));
-  std::string text(statistics(nullptr, 0), '\0');
-  statistics(text.data(), text.size());
+  std::string text = statistics();
   std::size_t from = 0;
   std::string name = key;
   if (const std::size_t dot = key.find('.'); dot != std::string::npos) {

@@ -135,6 +135,7 @@ class Host {
   void set_threads(int threads);
   /// A number of the plug-in's statistics; 0 without plug-in. In an inner object: "declined.soft_cap".
   [[nodiscard]] double statistic(const std::string& key) const;
+  [[nodiscard]] std::string statistics() const;
   void reset_statistics() const;
   void* plugin = nullptr;
 

@@ -217,6 +217,24 @@ TEST_F(PluginTest, LongContextsAreAttendedSparsely) {
             0.5 * statistic("dense_bytes"));
 }
 
+TEST_F(PluginTest, SaysWhatIsHeldBesideTheCache) {
+  const char* const variable = std::getenv("LOCKS_SELECTOR");
+  const std::string selector = variable == nullptr ? "locks" : variable;
+  KvCache cache({});
+  read_prompt(cache, 1500, 1);
+  host().reset_statistics();
+  Graph decode({&cache}, 1, 0, 1, 1536);
+  for (std::int64_t cell = 1500; cell < 1502; ++cell) decode.run({{cell, cells(0, cell + 1)}}, 5);
+  const CacheSpec& spec = cache.spec();
+  const double vectors = 1502 / 16 + 1;  // of every page, the one being filled too
+  const double row = spec.head_dim * 2;
+  const double f16_page = 16 * 2 * row;
+  double of_head = 1502 / 16 * statistic("summary_share") * f16_page;
+  if (selector == "quest") of_head = vectors * 2 * row;
+  if (selector == "compkv") of_head = vectors * (2 * row + 4 * 2);
+  EXPECT_NEAR(statistic("held_bytes"), 2.0 * spec.layers * spec.kv_heads * of_head, 1.0);
+}
+
 TEST_F(PluginTest, TheFirstLayersMayBeDense) {
   const char* const dense_layers = std::getenv("LOCKS_DENSE_LAYERS");
   if (dense_layers == nullptr || std::string(dense_layers) != "1") GTEST_SKIP() << "LOCKS_DENSE_LAYERS is not 1";
@@ -229,6 +247,12 @@ TEST_F(PluginTest, TheFirstLayersMayBeDense) {
   EXPECT_LT(relative_error({got[0]}, std::vector<std::vector<double>>{expected[0]}), kExact);
   EXPECT_GT(relative_error({got[1]}, std::vector<std::vector<double>>{expected[1]}), 1e-3) << "this was not sparse";
   EXPECT_EQ(statistic("sparse_requests"), 1);
+  const std::string rest = host().statistics().substr(host().statistics().find("coverage_by_head"));
+  const bool estimates = std::string(std::getenv("LOCKS_SELECTOR")) == "locks";
+  const std::string second = estimates ? "[0." : "[0, 0, 0]]";
+  EXPECT_NE(rest.find("[[1, 1, 1], " + second), std::string::npos) << rest;
+  host().reset_statistics();
+  EXPECT_NE(host().statistics().find("\"coverage_by_head\": [[], []]"), std::string::npos) << "of layers that did nothing";
 }
 
 TEST_F(PluginTest, TokensWrittenAnewAreSummarizedAnew) {

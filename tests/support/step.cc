@@ -65,6 +65,7 @@ class Oracle {
     const int requests = data_.table.table.num_requests();
     const bool per_head = config_.select.combine == GroupCombine::kPerQueryHead;
     num_lists_ = per_head ? data_.geometry.query_heads : data_.geometry.kv_heads;
+    expected_.coverage.resize(static_cast<std::size_t>(requests * data_.spec.kv_heads));
     for (int request = 0; request < requests; ++request) {
       report_ = {};
       const int context = data_.table.context_tokens[request];
@@ -84,6 +85,9 @@ class Oracle {
         for (const SelectedPage& entry : selected_) tokens += std::popcount(entry.mask);
         completed += static_cast<double>(completed_.size());
         coverage += coverage_;
+        expected_
+            .coverage[static_cast<std::size_t>(request * data_.spec.kv_heads + list * data_.spec.kv_heads / num_lists_)] +=
+            coverage_ / data_.spec.group;
         expected_.selected.push_back(selected_);
       }
       const std::int64_t rows = row_bytes(data_.spec.dtype, data_.spec.head_dim) * 2;
@@ -336,8 +340,10 @@ StepResult run_step(const DecodeConfig& config, const StepData& data, Target tar
   result.out.assign(data.queries.size(), std::numeric_limits<float>::quiet_NaN());
   result.reports.resize(data.spec.lengths.size());
   const auto out = contiguous(result.out.data(), data.spec.lengths.size(), data.geometry.query_heads, data.spec.head_dim);
+  result.coverage.resize(data.spec.lengths.size() * data.spec.kv_heads);
+  const auto coverage = contiguous(result.coverage.data(), data.spec.lengths.size(), data.spec.kv_heads);
   ThreadPool pool(num_threads);
-  pool.run([&](Team team) { run(plan, inputs, out, result.reports, workspace.span(), team, target); });
+  pool.run([&](Team team) { run(plan, inputs, out, result.reports, workspace.span(), team, target, coverage); });
   return result;
 }
 

@@ -42,6 +42,7 @@ class StepData {
 struct StepResult {
   std::vector<float> out;  // [requests, query_heads, head_dim]
   std::vector<DecodeReport> reports;
+  std::vector<float> coverage;  // [requests, kv_heads]
 };
 
 /// run() on a pool of `num_threads`.
@@ -51,6 +52,7 @@ struct ExpectedStep {
   std::vector<double> out;
   std::vector<double> bound;  // of the error of float arithmetic, per element
   std::vector<DecodeReport> reports;
+  std::vector<double> coverage;                     // [requests, kv_heads]
   std::vector<std::vector<SelectedPage>> selected;  // [requests * lists]
 };
 
