@@ -26,7 +26,11 @@ METHOD_SETTINGS = (
     "rope_dims",
     "rope_pairs",
     "cpu_target",
+    "cache_type",  # llama.cpp's own
 )
+CACHE_TYPES = ("f16", "q8_0")
+# By single dimensions of keys, which llama.cpp rotates before it quantises them.
+NEED_F16 = ("quest", "unique", "compkv", "rocketkv", "shadowkv")
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,14 @@ def _method(name, table):
             raise ConfigError(f"method {name!r}: unknown setting {key!r}{suggest(key, METHOD_SETTINGS)}")
         if not isinstance(value, (str, int, float)) or isinstance(value, bool):
             raise ConfigError(f"method {name!r}: {key} is {value!r}; expected a number or a text")
+    cache_type, selector = table.get("cache_type", "f16"), table.get("selector", "locks")
+    if cache_type not in CACHE_TYPES:
+        raise ConfigError(f"method {name!r}: cache_type is {cache_type!r}; known: {', '.join(CACHE_TYPES)}")
+    if cache_type != "f16" and selector in NEED_F16:
+        raise ConfigError(
+            f"method {name!r}: {selector} works by single dimensions of keys, which llama.cpp rotates in a {cache_type} "
+            "cache; it takes f16 caches"
+        )
     return dict(table)
 
 

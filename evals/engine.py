@@ -5,15 +5,18 @@ The functions below `Engine` run in that process. Token ids are numpy int32 arra
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from llama_host import TYPE_F16, TYPE_Q8_0, HostError
 from sampling import Sampling, cut, generate
 
 READ_AGAIN_TOKENS = 64  # of the context, exactly, in every run: RocketKV looks at the queries of a prompt's end
 DECODE_ROWS = 8  # so few rows in a step count as decoding
+CACHE_TYPES = {"f16": TYPE_F16, "q8_0": TYPE_Q8_0}
+NUMBER_BYTES = {"f16": 2, "q8_0": 34 / 32}  # q8_0: with a 16-bit scale for each 32
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class Job:
     prompt_dense: bool
     kl_rows: int
     sampling: Sampling = Sampling()
-    read_anew: bool = False  # the context is read, and not restored: for a selector that has to see it
+    read_anew: bool = False  # the context is read, and not restored: for methods that the saved cache does not fit
+    trajectory: Path | None = None  # a file for what `read` generates instead of a question, `new_tokens` of it at most
 
     @property
     def fed(self):
@@ -45,15 +49,16 @@ class Outcome:
     new_tokens: int
     kl: list  # of each compared row, in nats
     nll: list  # of each next token of a forced question, in nats
-    same: float | None  # share of the compared rows with the same likeliest token
+    same: list  # of each compared row, whether its likeliest token is the same
     seconds: float  # of the decode steps
     statistics: dict  # of the plug-in, over the decode steps
 
 
 class Engine:
     def __init__(self, model_path, plugin, settings, threads, rope_scale=None):
-        self._options = {"num_threads": threads, "rope_scale": rope_scale}
-        self._process = (plugin, {"report": 0, **settings}, model_path)
+        cache_type = CACHE_TYPES[settings.get("cache_type", "f16")]
+        self._options = {"num_threads": threads, "rope_scale": rope_scale, "cache_type": cache_type}
+        self._process = (plugin, {"report": 0, **of_plugin(settings)}, model_path)
         self._start()
 
     def _start(self):
@@ -79,8 +84,8 @@ class Engine:
         return self._session.run(_count_tokens, text)
 
     def read(self, job):
-        """Reads the context, saves its cache, and saves the rows that others are compared with. Returns the seconds that
-        the context took."""
+        """Reads the context, saves its cache, and saves what is replayed and the rows that others are compared with. Returns
+        the seconds that the context took."""
         return self._session.run(_read, job, self._options)
 
     def answer(self, job):
@@ -96,11 +101,16 @@ class Engine:
         self.close()
 
 
+def of_plugin(settings):
+    """A method's settings but for those of llama.cpp."""
+    return {key: value for key, value in settings.items() if key != "cache_type"}
+
+
 def check_settings(plugin, settings):
     """Loads the plug-in with these settings in a process without a model; RuntimeError where it refuses."""
     import multiprocessing
 
-    process = multiprocessing.get_context("spawn").Process(target=_load, args=(str(plugin), settings))
+    process = multiprocessing.get_context("spawn").Process(target=_load, args=(str(plugin), of_plugin(settings)))
     process.start()
     process.join()
     if process.exitcode != 0:
@@ -189,6 +199,9 @@ def _read(state, job, options):
     seconds = time.perf_counter() - started
     np.save(job.cache, context.save())
     state.close("reading")
+    if job.trajectory:
+        _write_trajectory(state, job, options)
+        job = _with_trajectory(job)
     if job.kl_rows > 0:
         context, _ = _prepare(state, job, options)
         rows = np.lib.format.open_memmap(
@@ -202,6 +215,20 @@ def _read(state, job, options):
         rows.flush()
         state.close("answer")
     return seconds
+
+
+def _write_trajectory(state, job, options):
+    context, logits = _prepare(state, job, options)
+    tokens, _ = generate(context, state.model, logits, len(job.context), job.new_tokens, job.sampling)
+    state.close("answer")
+    if len(tokens) < 2:
+        raise HostError("the model ends its text at once, and nothing is there to replay")
+    np.save(job.trajectory, np.array(tokens, np.int32))
+
+
+def _with_trajectory(job):
+    tokens = np.load(job.trajectory)
+    return replace(job, question=tokens, new_tokens=0, kl_rows=len(tokens) - 1)
 
 
 def _prepare(state, job, options):
@@ -221,6 +248,8 @@ def _answer(state, job, options):
     import locks_llamacpp
     from kl import divergence, log_softmax
 
+    if job.trajectory:
+        job = _with_trajectory(job)
     context, logits = _prepare(state, job, options)
     locks_llamacpp.reset_statistics()
     rows = np.load(job.rows, mmap_mode="r") if job.kl_rows > 0 else None
@@ -232,7 +261,7 @@ def _answer(state, job, options):
         row = i - (len(job.fed) - job.kl_rows)
         if rows is not None and row >= 0:
             kl.append(float(divergence(np.asarray(rows[row]), logits)))
-            same.append(int(rows[row].argmax()) == int(logits.argmax()))
+            same.append(bool(rows[row].argmax() == logits.argmax()))
         if job.forced:
             nll.append(-float(log_softmax(logits)[job.question[i + 1]]))
     tokens = []
@@ -245,4 +274,6 @@ def _answer(state, job, options):
     counted = locks_llamacpp.statistics()
     state.close("answer")
     text = cut(state.model.detokenize(np.array(tokens, np.int32)), job.sampling.stop) if tokens else ""
-    return Outcome(text, len(tokens), kl, nll, float(np.mean(same)) if same else None, seconds, counted)
+    if job.trajectory:
+        text = state.model.detokenize(job.question)
+    return Outcome(text, len(tokens), kl, nll, same, seconds, counted)

@@ -110,7 +110,7 @@ def scatter(points, x_title, y_title, log_y=False):
             f"<title>{title}</title></circle>"
         )
         labels.append(_label(point["label"], px, py, placed))
-    return _svg(parts + marks + labels, f"Scatter plot: {y_title} against {x_title}")
+    return svg(parts + marks + labels, f"Scatter plot: {y_title} against {x_title}")
 
 
 def _label(text, px, py, placed):
@@ -130,7 +130,7 @@ def _label(text, px, py, placed):
                 far = abs(offset) > LABEL_HEIGHT / 2
                 near = left if left > px else left + width
                 leader = _line(px, py, near, py + offset, 'class="leader"') if far else ""
-                return leader + _text(left, py + offset + 4, text, "label")
+                return leader + text_at(left, py + offset + 4, text, "label")
     return ""
 
 
@@ -138,39 +138,40 @@ def _overlap(a, b):
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def curves(lines, x_title, y_title):
-    """`lines` are dicts: label, selector, values (one for each position). A logarithmic y axis; what is 0 is not drawn."""
-    lines = [line for line in lines if any(value > 0 for value in line["values"])]
+def curves(lines, x_title, y_title, log_y=True):
+    """`lines` are dicts: label, selector, values (one for each position). On a logarithmic y axis what is 0 is not drawn."""
+    if log_y:
+        lines = [line for line in lines if any(value > 0 for value in line["values"])]
     if not lines:
         return ""
     longest = max(len(line["values"]) for line in lines)
     window = max(1, longest // 16)
     smooth = [(line, _smooth(line["values"], window)) for line in lines]
-    drawn = [value for _, values in smooth for value in values if value > 0]
+    drawn = [value for _, values in smooth for value in values if value > 0 or not log_y]
     x = Axis([], LEFT + 6, LINES_END, fixed=(1, max(longest, 2)))
-    y = Axis(drawn, HEIGHT - BOTTOM, TOP + 6, True)
+    y = Axis(drawn, HEIGHT - BOTTOM, TOP + 6, log_y)
     parts = _frame(x, y, x_title, y_title)
     used, ends = {}, []
     for line, values in smooth:
         nth = used[HUES.get(line["selector"])] = used.get(HUES.get(line["selector"]), -1) + 1
         first = 1 + (len(line["values"]) - len(values)) / 2
-        path = " ".join(f"{x(first + i):.1f},{y(value):.1f}" for i, value in enumerate(values) if value > 0)
+        shown = [(i, value) for i, value in enumerate(values) if value > 0 or not log_y]
+        path = " ".join(f"{x(first + i):.1f},{y(value):.1f}" for i, value in shown)
         dash = DASHES[nth % len(DASHES)]
         ink = colour(line["selector"])
         style = f'fill="none" stroke="{ink}" stroke-width="2" stroke-linejoin="round"'
         style += f' stroke-dasharray="{dash}"' if dash else ""
         mean = float(np.mean(line["values"]))
         parts.append(f'<polyline points="{path}" {style}><title>{escape(line["label"])}: mean {mean:.4g}</title></polyline>')
-        last = next((value for value in reversed(values) if value > 0), None)
-        ends.append([y(last), x(first + len(values) - 1), line["label"], ink, dash])
+        ends.append([y(shown[-1][1]), x(first + len(values) - 1), line["label"], ink, dash])
     places = _spread([end[0] for end in ends], TOP + 8, HEIGHT - BOTTOM - 4)
     column = LINES_END + 12
     for place, (py, px, label, ink, dash) in zip(places, ends):
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         parts.append(_line(px + 1, py, column, place, 'class="leader"'))
         parts.append(_line(column, place, column + 16, place, f'stroke="{ink}" stroke-width="2"{dashes}'))
-        parts.append(_text(column + 20, place + 4, label, "label"))
-    return _svg(parts, f"Curves: {y_title} by {x_title}")
+        parts.append(text_at(column + 20, place + 4, label, "label"))
+    return svg(parts, f"Curves: {y_title} by {x_title}")
 
 
 def _smooth(values, window):
@@ -198,9 +199,9 @@ def heat_map(grid):
     # Titles are bold, and so a little wider than labels.
     width = max(left + cell_width * columns, left + 1.15 * CHARACTER * len(grid.method)) + 8
     height = top + cell_height * rows + 34
-    parts = [_text(left, 14, grid.method, "title")]
+    parts = [text_at(left, 14, grid.method, "title")]
     for i, depth in enumerate(grid.depths):
-        parts.append(_text(left - 6, top + cell_height * (i + 0.5) + 4, f"{depth:.0%}", "tick", "end"))
+        parts.append(text_at(left - 6, top + cell_height * (i + 0.5) + 4, f"{depth:.0%}", "tick", "end"))
         for j, length in enumerate(grid.lengths):
             score = grid.scores[i, j]
             place = f'x="{left + cell_width * j + 1}" y="{top + cell_height * i + 1}"'
@@ -215,23 +216,23 @@ def heat_map(grid):
                 f"<title>{text}</title></rect>"
             )
             middle = left + cell_width * (j + 0.5), top + cell_height * (i + 0.5) + 4
-            parts.append(_text(*middle, f"{score:.3g}", "on-cell" if share > 0.5 else "in-cell", "middle"))
+            parts.append(text_at(*middle, f"{score:.3g}", "on-cell" if share > 0.5 else "in-cell", "middle"))
     for j, length in enumerate(grid.lengths):
-        parts.append(_text(left + cell_width * (j + 0.5), top + cell_height * rows + 14, f"{length:,}", "tick", "middle"))
-    parts.append(_text(left + cell_width * columns / 2, height - 4, "tokens", "axis", "middle"))
-    return _svg(parts, f"Scores of {grid.method} by length and depth", width, height)
+        parts.append(text_at(left + cell_width * (j + 0.5), top + cell_height * rows + 14, f"{length:,}", "tick", "middle"))
+    parts.append(text_at(left + cell_width * columns / 2, height - 4, "tokens", "axis", "middle"))
+    return svg(parts, f"Scores of {grid.method} by length and depth", width, height)
 
 
 def _frame(x, y, x_title, y_title):
     parts = []
     for tick in y.ticks():
         parts.append(_line(LEFT, y(tick), x.end + 6, y(tick), 'class="grid"'))
-        parts.append(_text(LEFT - 6, y(tick) + 4, short(tick), "tick", "end"))
+        parts.append(text_at(LEFT - 6, y(tick) + 4, short(tick), "tick", "end"))
     for tick in x.ticks():
         parts.append(_line(x(tick), HEIGHT - BOTTOM, x(tick), HEIGHT - BOTTOM + 4, 'class="rule"'))
-        parts.append(_text(x(tick), HEIGHT - BOTTOM + 17, short(tick), "tick", "middle"))
+        parts.append(text_at(x(tick), HEIGHT - BOTTOM + 17, short(tick), "tick", "middle"))
     parts.append(_line(LEFT, HEIGHT - BOTTOM, x.end + 6, HEIGHT - BOTTOM, 'class="rule"'))
-    parts.append(_text((LEFT + x.end) / 2, HEIGHT - 10, x_title, "axis", "middle"))
+    parts.append(text_at((LEFT + x.end) / 2, HEIGHT - 10, x_title, "axis", "middle"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(
         f'<text class="axis" text-anchor="middle" transform="translate(14 {middle:.0f}) rotate(-90)">'
@@ -244,10 +245,10 @@ def _line(x1, y1, x2, y2, style):
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {style}/>'
 
 
-def _text(x, y, text, kind, anchor="start"):
+def text_at(x, y, text, kind, anchor="start"):
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(parts, description, width=WIDTH, height=HEIGHT):
+def svg(parts, description, width=WIDTH, height=HEIGHT):
     head = f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img" aria-label="{escape(description)}">'
     return head + "".join(parts) + "</svg>"

@@ -11,6 +11,7 @@ import sys
 from html import escape
 from pathlib import Path
 
+import head_coverage
 import plots
 import summary
 from config import ConfigError
@@ -57,6 +58,7 @@ class Report:
         self.tasks = summary.summarize(self.results, self.methods)
         self.overview = summary.overview(self.tasks, self.methods)
         self.grids = summary.grids(self.results, self.methods)
+        self.coverages = head_coverage.by_method(summary.latest(self.results), self.methods)
         self.expected = len(self.methods) * self.run["prompts"]
         self.there = sum("failed" not in row for row in summary.latest(self.results))
         self.failed = [row for row in summary.latest(self.results) if "failed" in row]
@@ -72,6 +74,7 @@ class Report:
             ("KL, text", "kl", "{:.4f}"),
             ("KL, questions", "question_kl", "{:.4f}"),
             ("bytes, % of dense", "bytes_share", None),
+            ("memory, % of dense", "memory_share", None),
             ("tokens attended", "attended", "{:,.0f}"),
             ("coverage, % estimated", "coverage", None),
         ]
@@ -84,15 +87,17 @@ class Report:
 
     def task_table(self, task):
         columns = [task.score_title, "95 %"]
-        if task.name != "kl":
-            columns += ["KL"]
-        columns += ["same token, %", "tokens attended", "bytes, % of dense", "to choose, %", "held, % of cache"]
-        columns += ["coverage, %", "new tokens", "cut off, %", "ms a step", "s a request", "samples"]
+        columns += ["first quarter", "last quarter"] if task.name == "replay" else []
+        columns += [] if task.diverges else ["KL"]
+        columns += ["same token, %", "tokens attended", "bytes, % of dense", "to choose, %", "memory, % of dense"]
+        columns += ["held besides, %", "coverage, %", "new tokens", "cut off, %", "ms a step", "s a request", "samples"]
         table = [["method", *columns]]
         for cell in task.cells:
             score_text = fixed(cell.score) if task.forced else "{:.3f}"
             row = [cell.method, number(cell.score, score_text), interval(cell.score, score_text)]
-            if task.name != "kl":
+            if task.name == "replay":
+                row += [number(quarter, fixed(quarter)) for quarter in (cell.first_quarter, cell.last_quarter)]
+            if not task.diverges:
                 row.append(number(cell.kl, "{:.4f}"))
             row += [
                 percent(cell.same),
@@ -100,7 +105,8 @@ class Report:
                 percent(cell.bytes_share),
                 percent(cell.score_share),
             ]
-            row += [percent(cell.held_share), percent(cell.coverage)]
+            memory = None if cell.cache_share is None else cell.cache_share + cell.held_share
+            row += [percent(memory), percent(cell.held_share), percent(cell.coverage)]
             # Elsewhere the lengths of answers are given, and say nothing.
             long = task.name.startswith("math/")
             row += [number(cell.new_tokens, "{:,.0f}") if long else NONE, percent(cell.cut_off if long else None)]
@@ -146,7 +152,7 @@ class Report:
         lines = [
             ("model", f"{self.run['model_path']}, {model['bytes']:,} bytes, first 16 MiB sha256 {model['sha256']}"),
             ("shape", shape),
-            ("host", f"{facts['host']}, {config['threads']} threads; f16 cache"),
+            ("host", f"{facts['host']}, {config['threads']} threads; f16 caches where nothing else is set"),
             ("plug-in", f"locks {facts['plugin']}, sha256 {self.identity['plugin']['sha256']}"),
             ("protocol", f"{config['protocol']}: {PROTOCOLS[config['protocol']]}"),
         ]
@@ -189,6 +195,8 @@ class Report:
             parts += ["### All tasks\n", markdown_table(self.overview_table()), ""]
         for task in self.tasks:
             parts += [f"### {task.label}\n", markdown_table(self.task_table(task)), ""]
+        if self.coverages:
+            parts += [f"### {COVERAGE_TITLE}\n", markdown_table(head_coverage.table(self.coverages)), ""]
         parts += ["### What was run\n", *(f"- {key}: `{value}`" for key, value in self.facts()), ""]
         parts += [markdown_table(self.settings_table(), numbers=False), ""]
         return "\n".join(parts)
@@ -205,7 +213,10 @@ class Report:
         yield from (f'<p class="note">{escape(note)}</p>' for note in self.state())
         if len(self.tasks) > 1:
             yield "<h2>All tasks</h2>"
-            yield "<p>Means over tasks, each of the same weight. Bytes: what decode steps read, to choose and to attend.</p>"
+            yield (
+                "<p>Means over tasks, each of the same weight. Bytes: what decode steps read, to choose and to attend. "
+                "Memory: the cache and what is held beside it. Both in % of dense attention over an f16 cache.</p>"
+            )
             yield html_table(self.overview_table())
             yield self.overview_plots()
         for task in self.tasks:
@@ -216,6 +227,16 @@ class Report:
             yield f"<h2>{escape(name)}: by length and depth</h2>"
             yield "<p>Mean scores; down: where in the context the needle is.</p>"
             yield '<div class="grids">' + "".join(plots.heat_map(grid) for grid in grids) + "</div>"
+        if self.coverages:
+            low = head_coverage.scale(self.coverages)
+            yield f"<h2>{COVERAGE_TITLE}</h2>"
+            yield (
+                "<p>Which share of the attention mass was attended in decode steps, by each method's own estimate: means "
+                f"over all results. Palest: {low:.0%}, darkest: 100 %.</p>"
+            )
+            yield html_table(head_coverage.table(self.coverages))
+            maps = (head_coverage.picture(coverage, low) for coverage in self.coverages)
+            yield '<div class="grids">' + "".join(maps) + "</div>"
         yield "<h2>What was run</h2>"
         rows = "".join(
             f"<tr><th>{escape(key)}</th><td><code>{escape(value)}</code></td></tr>" for key, value in self.facts()
@@ -240,18 +261,24 @@ class Report:
         for cell in task.cells:
             if cell.score and cell.bytes_share:
                 points.append(self.point(cell.method, cell.bytes_share, cell.score.mean, cell.score.low, cell.score.high))
-        title = {"kl": "KL, nats"}.get(task.name, task.score_title)
+        title = "KL, nats" if task.diverges else task.score_title
         if len(points) > 1:
-            yield f"{title} against bytes", plots.scatter(points, BYTES_TITLE, title, task.name == "kl")
-        lines = [
-            {"label": cell.method, "selector": self.selector(cell.method), "values": cell.curve}
-            for cell in task.cells
-            if cell.curve
-        ]
-        if lines:
+            yield f"{title} against bytes", plots.scatter(points, BYTES_TITLE, title, task.diverges)
+        if lines := self.lines(task, "curve", 1):
             yield "KL to dense by position, a running mean", plots.curves(lines, "forced token", "KL, nats")
+        if lines := self.lines(task, "same_curve", 100):
+            caption = "Positions whose likeliest token is that of dense attention, a running mean"
+            yield caption, plots.curves(lines, "replayed token", "same token, %", False)
+
+    def lines(self, task, key, scale):
+        curves = [(cell.method, getattr(cell, key)) for cell in task.cells if getattr(cell, key)]
+        return [
+            {"label": method, "selector": self.selector(method), "values": [scale * value for value in values]}
+            for method, values in curves
+        ]
 
 
+COVERAGE_TITLE = "Coverage by layer and KV head"
 BYTES_TITLE = "bytes that a step reads, % of dense"
 
 

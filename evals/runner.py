@@ -19,7 +19,6 @@ from results import Folder
 from session import SessionError
 
 ESTIMATE_COVERAGE = ("locks", "oracle", "two_bit", "shared_basis")
-HOLD_NOTHING = ("dense", "oracle", "random", "recency")
 MUST_SEE_PROMPTS = ("rocketkv",)  # it evicts what the prompt's end does not look at, and only of what it saw written
 HASHED_BYTES = 16 << 20
 # What one prompt and method may end with: the host's refusals, a process that died, a score that cannot be made or written.
@@ -103,9 +102,8 @@ class Run:
                             self.model_path, self.plugin, settings, self.config.threads, scale
                         )
                         started = time.monotonic()
-                        anew = settings.get("selector") in MUST_SEE_PROMPTS
-                        outcome = engine.answer(dataclasses.replace(jobs[number], read_anew=anew))
-                        folder.append(base_of(item, name) | describe_result(item, outcome, settings, facts))
+                        outcome = engine.answer(dataclasses.replace(jobs[number], read_anew=reads_itself(settings)))
+                        folder.append(base_of(item, name) | describe_result(item, outcome, settings))
                     except FAILURES as error:
                         self._record_failure(item, name, error, folder, estimate)
                         if engine:
@@ -134,6 +132,7 @@ class Run:
             forced=item.forced,
             prompt_dense=not sparse_question and not item.forced,
             kl_rows=item.kl_rows(self.config.protocol),
+            trajectory=scratch / f"{number}.trajectory.npy" if item.replayed else None,
         )
 
     def _check_model(self, facts):
@@ -183,15 +182,23 @@ class Run:
         self.say(f"{len(work)} prompts x {len(methods)} methods; {len(done)} results are there already")
 
 
+def reads_itself(settings):
+    """Whether the saved cache, which is f16 and was written unseen, is none for this method."""
+    return settings.get("selector") in MUST_SEE_PROMPTS or settings.get("cache_type", "f16") != "f16"
+
+
 def base_of(item, method):
     return {"task": item.task.label, "name": item.task.name, "index": item.index, "method": method}
 
 
-def describe_result(item, outcome, settings, facts):
-    """The line of one result. Bytes are means over the decode steps, of all layers together."""
+def describe_result(item, outcome, settings):
+    """The line of one result. Bytes are means over the decode steps, of all layers together; what dense attention would
+    have read is that of an f16 cache, whatever the method's own is."""
     counted = outcome.statistics
     steps = max(counted["decode_steps"], 1)
     selector = settings.get("selector", "locks")
+    estimates = selector in ESTIMATE_COVERAGE and counted["decode_steps"] > 0
+    own_number = engines.NUMBER_BYTES[settings.get("cache_type", "f16")]
     result = {
         "score": task_list.score(item, outcome.text, outcome),
         "prediction": outcome.text,
@@ -205,26 +212,24 @@ def describe_result(item, outcome, settings, facts):
         "attended_tokens": counted["attended_tokens"],
         "score_bytes": counted["score_bytes"] / steps,
         "attend_bytes": (counted["attend_bytes"] + counted["complete_bytes"]) / steps,
-        "dense_bytes": counted["dense_bytes"] / steps,
-        "held_bytes": held_bytes(selector, counted, facts, len(item.context)),
-        "coverage": counted["coverage"] if selector in ESTIMATE_COVERAGE else None,
+        "dense_bytes": counted["dense_bytes"] / steps * engines.NUMBER_BYTES["f16"] / own_number,
+        "cache_bytes": counted["dense_bytes"] / steps,
+        "held_bytes": counted["held_bytes"] / steps,
+        "coverage": counted["coverage"] if estimates else None,
+        "coverage_by_head": _rounded(counted["coverage_by_head"]) if estimates else None,
         "seconds": outcome.seconds,
     }
     if outcome.kl:
-        result |= {"kl": sum(outcome.kl) / len(outcome.kl), "same": outcome.same}
+        result |= {"kl": sum(outcome.kl) / len(outcome.kl), "same": sum(outcome.same) / len(outcome.same)}
     if item.forced:
         result |= {"nll": sum(outcome.nll) / len(outcome.nll), "kl_positions": [float(f"{kl:.5g}") for kl in outcome.kl]}
+    if item.replayed:
+        result["same_positions"] = [int(same) for same in outcome.same]
     return result
 
 
-def held_bytes(selector, counted, facts, tokens):
-    """Beside the cache. None for rivals whose memory the plug-in does not count."""
-    if selector in HOLD_NOTHING:
-        return 0
-    if selector != "locks":
-        return None
-    f16_page = 16 * 2 * 2 * facts["layers"] * facts["kv_heads"] * facts["head_dim"]
-    return counted["summary_share"] * f16_page * (tokens // 16)
+def _rounded(layers):
+    return [[round(share, 4) for share in layer] for layer in layers]
 
 
 def complete(settings, facts):

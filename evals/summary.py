@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-LOWER_IS_BETTER = {"kl": "KL", "perplexity": "perplexity"}
+LOWER_IS_BETTER = {"kl": "KL", "replay": "KL", "perplexity": "perplexity"}
 MIN_SAMPLES = 5  # fewer say nothing of their spread
 RESAMPLES = 2000
 DEPTH_BINS = 10
@@ -35,14 +35,18 @@ class Cell:
     attended: float | None = None
     bytes_share: float | None = None  # read in decode steps, to choose and to attend, of what dense attention reads
     score_share: float | None = None  # the part of it that is read to choose
-    held_share: float | None = None  # beside the cache, of the cache
+    cache_share: float | None = None  # of an f16 cache
+    held_share: float | None = None  # beside the cache, likewise
     coverage: float | None = None
     new_tokens: float | None = None
     cut_off: float | None = None  # share of the answers for which there was not enough room
     seconds: float | None = None
     step_seconds: float | None = None
     request_seconds: float | None = None  # of endpoints
-    curve: list = field(default_factory=list)  # mean KL at each position
+    curve: list = field(default_factory=list)  # mean KL at each position, over the samples that are as long
+    same_curve: list = field(default_factory=list)  # share of equal likeliest tokens, likewise
+    first_quarter: float | None = None  # mean KL of the positions in the first and the last quarter of what was replayed
+    last_quarter: float | None = None
 
 
 @dataclass
@@ -55,6 +59,11 @@ class TaskSummary:
     @property
     def forced(self):
         return self.name in LOWER_IS_BETTER
+
+    @property
+    def diverges(self):
+        """Whether its score is the divergence to dense."""
+        return self.score_title == "KL"
 
     @property
     def score_title(self):
@@ -131,10 +140,9 @@ def _cell(method, rows):
     if dense > 0:
         cell.score_share = sum(row["score_bytes"] for row in good) / dense
         cell.bytes_share = cell.score_share + sum(row["attend_bytes"] for row in good) / dense
-        cell.held_share = None
-        if all(row["held_bytes"] is not None for row in good):
-            # What dense attention reads in a step is the whole cache.
-            cell.held_share = sum(row["held_bytes"] for row in good) / dense
+        # What dense attention reads in a step is the whole cache.
+        cell.cache_share = sum(row["cache_bytes"] for row in good) / dense
+        cell.held_share = sum(row["held_bytes"] for row in good) / dense
     cell.coverage = _mean(good, "coverage")
     cell.new_tokens = _mean(good, "new_tokens")
     cell.cut_off = _mean(good, "cut_off")
@@ -144,10 +152,20 @@ def _cell(method, rows):
         cell.step_seconds = cell.seconds / steps if steps else None
     else:
         cell.request_seconds = cell.seconds / len(good)
-    curves = [row["kl_positions"] for row in good if row.get("kl_positions")]
-    if curves and len({len(curve) for curve in curves}) == 1:
-        cell.curve = np.mean(curves, axis=0).tolist()
+    cell.curve = _by_position(good, "kl_positions")
+    cell.same_curve = _by_position(good, "same_positions")
+    if good[0]["name"] == "replay":
+        quarters = [np.array_split(row["kl_positions"], 4) for row in good if len(row["kl_positions"]) >= 4]
+        if quarters:
+            cell.first_quarter = float(np.mean([quarter[0].mean() for quarter in quarters]))
+            cell.last_quarter = float(np.mean([quarter[-1].mean() for quarter in quarters]))
     return cell
+
+
+def _by_position(rows, key):
+    curves = [row[key] for row in rows if row.get(key)]
+    longest = max(map(len, curves), default=0)
+    return [float(np.mean([curve[i] for curve in curves if i < len(curve)])) for i in range(longest)]
 
 
 def _values(rows, key):
@@ -173,6 +191,7 @@ class Overview:
     kl: float | None  # of the tasks whose text is forced
     question_kl: float | None  # over the questions of the tasks with answers
     bytes_share: float | None
+    memory_share: float | None  # the cache and what is held beside it, of an f16 cache
     attended: float | None
     coverage: float | None
     failed: int
@@ -196,6 +215,7 @@ def overview(tasks, methods):
                 mean(cell.kl.mean for task, cell in cells if task.forced and cell.kl),
                 mean(cell.kl.mean for task, cell in cells if not task.forced and cell.kl),
                 mean(cell.bytes_share for _, cell in cells),
+                mean(cell.cache_share + cell.held_share for _, cell in cells if cell.cache_share is not None),
                 mean(cell.attended for _, cell in cells),
                 mean(cell.coverage for _, cell in cells),
                 sum(cell.failed for task in tasks for cell in task.cells if cell.method == method),

@@ -1,4 +1,4 @@
-"""Tasks by name. `kl` and `perplexity` take any text and need no scorer; the others come from tasks.
+"""Tasks by name. `kl`, `perplexity` and `replay` take any text and need no scorer; the others come from tasks.
 
 A `Work` is one prompt as tokens: what is read first, what comes behind it, and what becomes of the answer."""
 
@@ -15,8 +15,9 @@ import numpy as np
 from config import ConfigError, Task
 from sample import Sample
 
-FORCED = ("kl", "perplexity")
+FORCED = ("kl", "perplexity", "replay")
 OF_ANSWERS = ("data", "haystack", "new_tokens", "repeats", "temperature", "top_p")
+OF_REPLAY = ("temperature", "top_p")  # of these
 MAX_TEXT_BYTES = 8 << 20
 MAX_KL_ROWS = 256  # of a question, for each of which a whole distribution is kept on the disk
 
@@ -37,10 +38,17 @@ class Work:
         return self.task.name in FORCED
 
     @property
+    def replayed(self):
+        """Whether what is forced is the text that dense attention generates: there is no question then, but new tokens."""
+        return self.task.name == "replay"
+
+    @property
     def tokens(self):
         return len(self.context) + len(self.question) + self.sample.new_tokens
 
     def kl_rows(self, protocol):
+        if self.replayed:
+            return self.task.positions
         fed = len(self.question) - self.forced
         return fed if self.forced else 0 if protocol == "prompt-dense" else min(fed, MAX_KL_ROWS)
 
@@ -91,10 +99,11 @@ def check(tasks, endpoints=()):
             )
         unset = Task(task.name, task.tokens, task.count)
         given = [key for key in OF_ANSWERS if getattr(task, key) != getattr(unset, key)]
+        given = [key for key in given if not (task.name == "replay" and key in OF_REPLAY)]
         if task.name in FORCED and given:
             raise ConfigError(f"task {task.name!r} has no {given[0]}; its text is given by text = ..., and forced")
         if task.name not in FORCED and task.text:
-            raise ConfigError(f"task {task.name!r} makes its own text; text is for {' and '.join(FORCED)}")
+            raise ConfigError(f"task {task.name!r} makes its own text; text is for {', '.join(FORCED)}")
         if task.text:
             try:
                 document.file_text(task.text, 1 << 16)
@@ -157,7 +166,8 @@ def _tokens_of_prefix(engine, prefix):
 
 
 def _windows(task, engine, beginning):
-    """`count` windows of a text, spread evenly over it, each with the positions that are forced behind it."""
+    """`count` windows of a text, spread evenly over it, each with the positions that are forced behind it; or with room for
+    what dense attention generates."""
     import document
 
     try:
@@ -171,14 +181,16 @@ def _windows(task, engine, beginning):
     starts = np.linspace(0, len(tokens) - size, task.count).astype(int)
     for index, start in enumerate(starts):
         window = tokens[start : start + size]
-        sample = Sample(task.name, index, "", "", (), 0, details={"length": task.tokens, "start": int(start)})
+        replays = task.name == "replay"
+        details = {"length": task.tokens, "start": int(start)}
+        sample = Sample(task.name, index, "", "", (), task.positions + 1 if replays else 0, details=details)
         context = np.concatenate([beginning, window[: task.tokens]])
-        yield Work(task, sample, context, window[task.tokens :])
+        yield Work(task, sample, context, window[task.tokens : task.tokens if replays else None])
 
 
 def score(work, prediction, outcome):
-    """Of `kl` and `perplexity` lower is better, of everything else higher; None where there is nothing to score."""
-    if work.task.name == "kl":
+    """Of forced texts lower is better, of everything else higher; None where there is nothing to score."""
+    if work.task.name in ("kl", "replay"):
         return float(np.mean(outcome.kl))
     if work.task.name == "perplexity":
         return float(np.exp(np.mean(outcome.nll)))

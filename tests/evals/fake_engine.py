@@ -30,6 +30,7 @@ TABLES = {
         {"name": "tiny/passkey", "tokens": [200, 400], "count": 6},
         {"name": "kl", "tokens": 300, "count": 2, "positions": POSITIONS},
         {"name": "perplexity", "tokens": 300, "count": 1, "positions": POSITIONS},
+        {"name": "replay", "tokens": 300, "count": 1, "positions": POSITIONS, "temperature": 0.5},
     ],
     "method": {
         "dense": {"selector": "dense"},
@@ -129,10 +130,10 @@ class FakeEngine:
         attended = min(budget, tokens)
         page = 4 * LAYERS * KV_HEADS * HEAD_DIM
         counted = {
-            "decode_steps": len(job.fed) + job.new_tokens,
+            "decode_steps": job.kl_rows if job.trajectory else len(job.fed) + job.new_tokens,
             "attended_tokens": float(attended),
             "coverage": 0.9,
-            "summary_share": 0.1,
+            "coverage_by_head": [[0.8], [1.0]],
         }
         steps = counted["decode_steps"]
         counted |= {
@@ -140,13 +141,16 @@ class FakeEngine:
             "attend_bytes": steps * page * attended,
             "complete_bytes": 0,
             "dense_bytes": steps * page * tokens,
+            "held_bytes": 0 if selector == "dense" else steps * page * tokens // 8,
         }
         if FakeEngine.divides_by_zero and selector == "quest":
             counted["attended_tokens"] = float("nan")
         divergence = 0.0 if selector == "dense" else 1 / budget
         kl = [divergence * (1 + row % 3) for row in range(job.kl_rows)]
-        nll = [2.0 + divergence] * len(job.fed) if job.forced else []
-        return Outcome("" if job.forced else text, job.new_tokens, kl, nll, 1.0, 0.001 * steps, counted)
+        nll = [2.0 + divergence] * steps if job.forced else []
+        same = [selector == "dense" or row % 4 != 3 for row in range(job.kl_rows)]
+        text, new_tokens = ("", 0) if job.forced else (text, job.new_tokens)
+        return Outcome(text, new_tokens, kl, nll, same, 0.001 * steps, counted)
 
     def close(self):
         pass

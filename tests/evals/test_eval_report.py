@@ -14,6 +14,7 @@ import pytest
 import fake_engine
 from fake_engine import TABLES, FakeEngine, make_run
 
+import head_coverage  # noqa: E402
 import plots  # noqa: E402
 import report  # noqa: E402
 import summary  # noqa: E402
@@ -164,7 +165,8 @@ def test_perplexity_is_of_the_mean_logarithm():
     base |= {
         "score_bytes": 1,
         "attend_bytes": 2,
-        "held_bytes": None,
+        "cache_bytes": 10,
+        "held_bytes": 1,
         "coverage": None,
         "seconds": 1.0,
         "steps": 2,
@@ -173,6 +175,59 @@ def test_perplexity_is_of_the_mean_logarithm():
     rows = [{**base, "index": index, "nll": nll} for index, nll in enumerate((1.0, 3.0))]
     (task,) = summary.summarize(rows, ["m"])
     assert task.cells[0].score.mean == pytest.approx(math.exp(2)) and task.cells[0].bytes_share == pytest.approx(0.3)
+    assert task.cells[0].cache_share == 1 and task.cells[0].held_share == pytest.approx(0.1)
+
+
+def test_memory_and_what_is_read_are_in_percent_of_dense(folder):
+    part = (folder / "report.md").read_text(encoding="utf-8").split("### kl 300")[1].split("###")[0]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines() if "|" in line]
+    locks = dict(zip(lines[0], next(line for line in lines if line[0] == "locks 128")))
+    assert locks["memory, % of dense"] == "112.5" and locks["held besides, %"] == "12.5"
+
+
+def test_a_replay_shows_drift(folder):
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    part = text.split("### replay 300")[1].split("###")[0]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines() if "|" in line]
+    locks = dict(zip(lines[0], next(line for line in lines if line[0] == "locks 128")))
+    # 1/128, times 1, 2, 3, 1, ...: positions 1 and 2, 7 and 8.
+    assert locks["first quarter"] == f"{1.5 / 128:.4f}" and locks["last quarter"] == f"{1.5 / 128:.4f}"
+    assert locks["same token, %"] == "75.0" and "temperature 0.5" in text
+    shown = page(folder).split("<h2>replay 300")[1].split("<h2>")[0]
+    assert shown.count("<figure>") == 3 and "likeliest token is that of dense" in shown
+
+
+def test_replays_of_unequal_length_are_means_of_those_that_are_as_long():
+    base = {"task": "r", "name": "replay", "method": "m", "score": 0.0, "seconds": 1.0, "steps": 2, "details": {}}
+    rows = [
+        {**base, "index": 0, "kl_positions": [1.0, 2.0, 3.0, 4.0], "same_positions": [1, 1, 0, 0]},
+        {**base, "index": 1, "kl_positions": [3.0, 2.0], "same_positions": [0, 1]},
+    ]
+    cell = summary.summarize(rows, ["m"])[0].cells[0]
+    assert cell.curve == [2.0, 2.0, 3.0, 4.0] and cell.same_curve == [0.5, 1.0, 0.0, 0.0]
+    assert (cell.first_quarter, cell.last_quarter) == (1.0, 4.0)  # too short a text has no quarters
+
+
+def test_coverage_is_by_layer_and_head(folder):
+    text = (folder / "report.md").read_text(encoding="utf-8").split("### Coverage by layer and KV head")[1]
+    assert "| locks 128 | 90.0 | 80.0 | layer 0, head 0 | 80.0 | layer 0 | 0 of 2 |" in text
+    assert "| quest" not in text.split("###")[0]
+    shown = page(folder).split("<h2>Coverage by layer and KV head")[1].split("<h2>")[0]
+    (picture,) = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", shown, re.DOTALL)]
+    titles = [title.text for title in picture.iter("title")]
+    assert titles == ["locks 128, layer 0, head 0: 80.0%", "locks 128, layer 1, head 0: 100.0%"]
+
+
+def test_a_layer_that_was_left_to_the_host_has_no_coverage():
+    rows = [
+        {"method": "m", "coverage_by_head": [[0.5, 0.7], [], [0.4, 0.9]]},
+        {"method": "n", "coverage_by_head": [[], []]},
+    ]
+    (found,) = head_coverage.by_method(rows, ["m", "n"])
+    assert found.shares.shape == (3, 2) and np.isnan(found.shares[1]).all()
+    (_, row) = head_coverage.table([found])
+    assert row == ["m", "62.5", "40.0", "layer 2, head 0", "60.0", "layer 0", "1 of 4"] and head_coverage.scale([found]) == 0.4
+    assert len(list(ElementTree.fromstring(head_coverage.picture(found, 0.4)).iter("title"))) == 4
 
 
 def test_failures_count_for_nothing_and_are_shown(folder, tmp_path):
@@ -186,7 +241,7 @@ def test_failures_count_for_nothing_and_are_shown(folder, tmp_path):
     )
     (copy / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cut))
     text = report.write(copy)
-    assert "Unfinished: 42 of 45 results." in text and "1 failed and count for nothing" in text and "5 (1 failed)" in text
+    assert "Unfinished: 45 of 48 results." in text and "1 failed and count for nothing" in text and "5 (1 failed)" in text
     assert "X: &lt;no&gt; room" in page(copy)
 
 

@@ -20,7 +20,7 @@ from config import ConfigError  # noqa: E402
 from plugin_path import find_plugin  # noqa: E402
 from results import Folder, load_results  # noqa: E402
 
-RESULTS = (6 + 6 + 2 + 1) * 3
+RESULTS = (6 + 6 + 2 + 1 + 1) * 3
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +58,31 @@ def test_a_result_says_what_was_read_and_held(tmp_path):
     row = next(r for r in results_of(tmp_path) if r["method"] == "locks 128" and r["name"] == "kl")
     assert row["attended_tokens"] == 128 and row["coverage"] == 0.9
     page = 4 * fake_engine.LAYERS * fake_engine.KV_HEADS * fake_engine.HEAD_DIM
-    assert row["dense_bytes"] == 300 * page and row["attend_bytes"] == 128 * page
-    assert row["held_bytes"] == pytest.approx(0.1 * 16 * page * (300 // 16))
+    assert row["dense_bytes"] == row["cache_bytes"] == 300 * page and row["attend_bytes"] == 128 * page
+    assert row["held_bytes"] == 300 * page // 8 and row["coverage_by_head"] == [[0.8], [1.0]]
     assert row["score"] == pytest.approx(row["kl"]) and len(row["kl_positions"]) == fake_engine.POSITIONS
     rival = next(r for r in results_of(tmp_path) if r["method"] == "quest <64>")
-    assert rival["held_bytes"] is None and rival["coverage"] is None
+    assert rival["held_bytes"] > 0 and rival["coverage"] is None and rival["coverage_by_head"] is None
+
+
+def test_bytes_of_a_q8_0_cache_are_compared_with_those_of_f16(tmp_path):
+    methods = {"dense": {"selector": "dense"}, "dense q8_0": {"selector": "dense", "cache_type": "q8_0"}}
+    make_run(tmp_path, changed(method=methods)).go()
+    rows = results_of(tmp_path)
+    for row in (row for row in rows if row["method"] == "dense q8_0"):
+        # 32 numbers of a byte, and their scale of two.
+        assert row["attend_bytes"] / row["dense_bytes"] == row["cache_bytes"] / row["dense_bytes"] == pytest.approx(34 / 64)
+    assert all(row["cache_bytes"] == row["dense_bytes"] for row in rows if row["method"] == "dense")
+
+
+def test_what_dense_attention_generates_is_replayed(tmp_path):
+    make_run(tmp_path).go()
+    rows = {row["method"]: row for row in results_of(tmp_path) if row["name"] == "replay"}
+    assert rows["dense"]["kl"] == 0 and rows["dense"]["same_positions"] == [1] * fake_engine.POSITIONS
+    quest = rows["quest <64>"]
+    assert quest["score"] == quest["kl"] == pytest.approx(sum(quest["kl_positions"]) / fake_engine.POSITIONS)
+    assert quest["same_positions"] == [1, 1, 1, 0, 1, 1, 1, 0] and quest["same"] == 0.75
+    assert quest["details"]["length"] == 300 and not quest["cut_off"]
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
@@ -214,6 +234,8 @@ def test_prompt_dense_leaves_the_question_to_dense_attention(tmp_path):
             "method 'a': unknown setting 'budget'; did you mean 'budget_tokens'? Known: selector",
         ),
         (changed(method={"a": {"budget_tokens": True}}), "expected a number or a text"),
+        (changed(method={"a": {"cache_type": "q4_0"}}), "method 'a': cache_type is 'q4_0'; known: f16, q8_0"),
+        (changed(method={"a": {"selector": "quest", "cache_type": "q8_0"}}), "method 'a': quest works by single dimensions"),
     ],
 )
 def test_bad_configurations_are_named(tables, message):
@@ -226,7 +248,7 @@ def test_unknown_tasks_and_missing_files_are_named(tmp_path):
     def parsed(**task):
         return config.parse(changed(task=[task])).tasks
 
-    with pytest.raises(ConfigError, match="unknown task 'niah'. Known: kl, perplexity, tiny/passkey"):
+    with pytest.raises(ConfigError, match="unknown task 'niah'. Known: kl, perplexity, replay, tiny/passkey"):
         task_list.check(parsed(name="niah"))
     with pytest.raises(ConfigError, match="cannot read /none.txt"):
         task_list.check(parsed(name="kl", text="/none.txt"))
@@ -300,15 +322,28 @@ def test_an_engine_of_a_generated_model(tmp_path):
             return made.answer(dataclasses.replace(job, **changes))
 
     dense = answer({"selector": "dense"}, 1.25, read=True)
-    assert dense.kl == [0] * 8 and dense.same == 1 and dense.statistics["decode_steps"] == 8
+    assert dense.kl == [0] * 8 and all(dense.same) and dense.statistics["decode_steps"] == 8
     assert dense.statistics["attend_bytes"] == dense.statistics["dense_bytes"]
     assert max(answer({"budget_tokens": 100000}, 1.25).kl) < 1e-6
     assert max(answer({"selector": "dense"}, 1.25, read_anew=True).kl) < 1e-6
     assert max(answer({"budget_tokens": 128}, 1.25).kl) > 1e-6
+    quantised = answer({"selector": "dense", "cache_type": "q8_0"}, 1.25, read_anew=True)
+    assert 1e-6 < max(quantised.kl) < 0.1
+    assert quantised.statistics["dense_bytes"] == dense.statistics["dense_bytes"] * 34 / 64
     assert max(answer({"selector": "dense"}, None).kl) > 1e-6
     with pytest.raises(RuntimeError, match="refused"):
         engine.check_settings(plugin, {"selector": "quest", "part_tokens": 4})
     engine.check_settings(plugin, {"selector": "quest"})
+    engine.check_settings(plugin, {"selector": "dense", "cache_type": "q8_0"})
+    replay = {"trajectory": tmp_path / "trajectory.npy", "question": tokens[:0], "new_tokens": 9, "forced": True}
+    job = dataclasses.replace(job, **replay)
+    dense = answer({"selector": "dense"}, 1.25, read=True)
+    again = answer({"selector": "dense"}, 1.25, read=True)
+    assert dense.text == again.text and dense.kl == [0] * 8 and len(dense.same) == 8 and all(dense.same)
+    # The likeliest token each time: that is how it was generated.
+    assert max(dense.nll) < 6 and dense.statistics["decode_steps"] == 8
+    sparse = answer({"budget_tokens": 128}, 1.25)
+    assert sparse.text == dense.text and max(sparse.kl) > 1e-6
 
 
 def test_a_real_model_answers_like_itself(tmp_path):
@@ -322,15 +357,27 @@ def test_a_real_model_answers_like_itself(tmp_path):
     path = tmp_path / "eval.toml"
     path.write_text(
         f'out = "{tmp_path / "out"}"\n[[task]]\nname = "kl"\ntokens = 1100\npositions = 4\n'
+        '[[task]]\nname = "replay"\ntokens = 1100\npositions = 12\n'
         '[method.dense]\nselector = "dense"\n[method.locks]\nbudget_tokens = 256\n[method.random]\n'
-        'selector = "random"\nbudget_tokens = 256\n'
+        'selector = "random"\nbudget_tokens = 256\n[method.quest]\nselector = "quest"\nbudget_tokens = 256\n'
     )
     command = [sys.executable, run.__file__, "--config", str(path), "--plugin", str(plugin)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    rows = {row["method"]: row for row in load_results(tmp_path / "out" / "results.jsonl")}
+    results = load_results(tmp_path / "out" / "results.jsonl")
+    rows = {row["method"]: row for row in results if row["name"] == "kl"}
     assert rows["dense"]["kl"] == 0 and rows["dense"]["attend_bytes"] == rows["dense"]["dense_bytes"]
     assert 0 < rows["locks"]["kl"] < rows["random"]["kl"]
     assert rows["locks"]["attended_tokens"] <= 256 and 0.5 < rows["locks"]["coverage"] < 1
-    assert rows["locks"]["steps"] == 4 and rows["locks"]["held_bytes"] > 0
+    assert rows["locks"]["steps"] == 4 and 0.1 < rows["locks"]["held_bytes"] / rows["locks"]["dense_bytes"] < 0.2
+    # Two vectors of a page of 16 keys and 16 values; the layers that it leaves dense have none.
+    quest = rows["quest"]
+    assert quest["held_bytes"] / quest["dense_bytes"] == pytest.approx(28 / 30 / 16, rel=0.02)
+    shares = np.array(rows["locks"]["coverage_by_head"])
+    assert shares.shape == (30, 3) and np.isclose(shares.mean(), rows["locks"]["coverage"], atol=1e-4)
+    assert 0 < shares.min() < shares.max() <= 1
+    replayed = {row["method"]: row for row in results if row["name"] == "replay"}
+    assert replayed["dense"]["kl"] == 0 and len(replayed["dense"]["same_positions"]) == 12
+    assert len({row["prediction"] for row in replayed.values()}) == 1 and replayed["locks"]["prediction"]
+    assert 0 < replayed["locks"]["kl"] < replayed["random"]["kl"]
     assert "| locks |" in done.stdout and (tmp_path / "out" / "report.html").exists()
