@@ -37,7 +37,7 @@ def _table(layers):
 
 
 def table(coverages):
-    rows = [["method", "mean, %", "lowest head, %", "where", "lowest layer, %", "where", f"heads under {LOW:.0%}"]]
+    rows = [["method", "mean, %", "lowest head, %", "where", "lowest layer, %", "where", f"heads under {100 * LOW:.0f} %"]]
     for coverage in coverages:
         shares = coverage.shares
         layer, head = np.unravel_index(np.nanargmin(shares), shares.shape)

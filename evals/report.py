@@ -1,28 +1,26 @@
 #!/usr/bin/env python3
 """The report of a run: report.html, one file that needs no network, and report.md, made of results.jsonl.
 
-python evals/report.py FOLDER
+python evals/report.py FOLDER [--pictures FOLDER]
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from html import escape
 from pathlib import Path
 
 import head_coverage
 import plots
+import report_facts
 import summary
 from config import ConfigError
-from page import PAGE, figures, html_table, markdown_table
+from page import PAGE, figures, html_table, markdown_table, picture_file
 from results import load_results, load_run
 
 NONE = "–"
-PROTOCOLS = {
-    "question-sparse": "contexts are read with dense attention, questions and answers with the method",
-    "prompt-dense": "the whole prompt is read with dense attention, answers with the method",
-}
 
 
 def number(value, text="{:.3g}"):
@@ -59,6 +57,7 @@ class Report:
         self.overview = summary.overview(self.tasks, self.methods)
         self.grids = summary.grids(self.results, self.methods)
         self.coverages = head_coverage.by_method(summary.latest(self.results), self.methods)
+        self.facts = list(report_facts.lines(self.identity, self.run))
         self.expected = len(self.methods) * self.run["prompts"]
         self.there = sum("failed" not in row for row in summary.latest(self.results))
         self.failed = [row for row in summary.latest(self.results) if "failed" in row]
@@ -117,63 +116,6 @@ class Report:
         empty = [i for i in range(len(table[0])) if i and all(row[i] in ("", NONE) for row in table[1:])]
         return [[text for i, text in enumerate(row) if i not in empty] for row in table]
 
-    def facts(self):
-        return [("command", self.run["command"]), *(self._servers() if self.endpoints else self._engine()), *self._asked()]
-
-    def _servers(self):
-        for name, server in self.endpoints.items():
-            way = "chat" if self.config["methods"][name]["chat"] else "completions"
-            yield (
-                name,
-                f"{server['url']}, {way}: {server['model']}, served as {server['served'] or 'a model without a name'}",
-            )
-        yield "protocol", "whole prompts are sent; what is read densely, and what is not, is the servers'"
-
-    def _asked(self):
-        yield "seed", str(self.config["seed"])
-        yield "decoding", "; ".join(["greedy", *self._sampled()])
-        if self.config["before"] or self.config["after"]:
-            yield "around the prompt", f"{self.config['before']!r} ... {self.config['after']!r}"
-
-    def _sampled(self):
-        for task in self.config["tasks"]:
-            if task.get("temperature"):
-                yield (
-                    f"{task['name']}: temperature {task['temperature']:g}, top_p {task['top_p']:g}, "
-                    f"{task['repeats']} answers to each problem"
-                )
-
-    def _engine(self):
-        facts, config, model = self.run["facts"], self.config, self.identity["model"]
-        shape = (
-            f"{facts['architecture']}: {facts['layers']} layers, {facts['query_heads']} query heads, "
-            f"{facts['kv_heads']} KV heads of {facts['head_dim']}, trained for {facts['max_context_tokens']:,} tokens"
-        )
-        lines = [
-            ("model", f"{self.run['model_path']}, {model['bytes']:,} bytes, first 16 MiB sha256 {model['sha256']}"),
-            ("shape", shape),
-            ("host", f"{facts['host']}, {config['threads']} threads; f16 caches where nothing else is set"),
-            ("plug-in", f"locks {facts['plugin']}, sha256 {self.identity['plugin']['sha256']}"),
-            ("protocol", f"{config['protocol']}: {PROTOCOLS[config['protocol']]}"),
-        ]
-        if self.identity["rope_scale"]:
-            lines.append(("positions", self.stretched()))
-        if facts["declined"]:
-            lines.append(
-                ("left to llama.cpp", ", ".join(f"{reason}: {count}" for reason, count in facts["declined"].items()))
-            )
-        return lines
-
-    def stretched(self):
-        own = self.run["facts"]["max_context_tokens"]
-        return f"stretched by {self.identity['rope_scale']} (YaRN) beyond the {own:,} tokens that the model was trained for"
-
-    def settings_table(self):
-        rows = [["method", "settings"]]
-        for name, settings in self.config["methods"].items():
-            rows.append([name, ", ".join(f"{key} = {value}" for key, value in settings.items()) or "the defaults"])
-        return rows
-
     def state(self):
         """What is not as it should be, for the top of the page."""
         notes = []
@@ -186,7 +128,7 @@ class Report:
                 f"{first['task']}, {first['method']}: {first['failed']}."
             )
         if self.identity.get("rope_scale"):
-            notes.append(f"Positions are {self.stretched()}.")
+            notes.append(f"Positions are {report_facts.stretched(self.identity, self.run)}.")
         return notes
 
     def markdown(self):
@@ -197,8 +139,8 @@ class Report:
             parts += [f"### {task.label}\n", markdown_table(self.task_table(task)), ""]
         if self.coverages:
             parts += [f"### {COVERAGE_TITLE}\n", markdown_table(head_coverage.table(self.coverages)), ""]
-        parts += ["### What was run\n", *(f"- {key}: `{value}`" for key, value in self.facts()), ""]
-        parts += [markdown_table(self.settings_table(), numbers=False), ""]
+        parts += ["### What was run\n", *(f"- {key}: `{value}`" for key, value in self.facts), ""]
+        parts += [markdown_table(report_facts.settings_table(self.config), numbers=False), ""]
         return "\n".join(parts)
 
     def html(self):
@@ -218,7 +160,7 @@ class Report:
                 "Memory: the cache and what is held beside it. Both in % of dense attention over an f16 cache.</p>"
             )
             yield html_table(self.overview_table())
-            yield self.overview_plots()
+            yield figures(self.overview_plots())
         for task in self.tasks:
             yield f"<h2>{escape(task.label)}</h2>"
             yield html_table(self.task_table(task))
@@ -232,17 +174,27 @@ class Report:
             yield f"<h2>{COVERAGE_TITLE}</h2>"
             yield (
                 "<p>Which share of the attention mass was attended in decode steps, by each method's own estimate: means "
-                f"over all results. Palest: {low:.0%}, darkest: 100 %.</p>"
+                f"over all results. Palest: {100 * low:.0f} %, darkest: 100 %.</p>"
             )
             yield html_table(head_coverage.table(self.coverages))
             maps = (head_coverage.picture(coverage, low) for coverage in self.coverages)
             yield '<div class="grids">' + "".join(maps) + "</div>"
         yield "<h2>What was run</h2>"
         rows = "".join(
-            f"<tr><th>{escape(key)}</th><td><code>{escape(value)}</code></td></tr>" for key, value in self.facts()
+            f"<tr><th>{escape(key)}</th><td><code>{escape(value)}</code></td></tr>" for key, value in self.facts
         )
         yield f'<div class="scroll"><table class="facts">{rows}</table></div>'
-        yield html_table(self.settings_table(), numbers=False)
+        yield html_table(report_facts.settings_table(self.config), numbers=False)
+
+    def pictures(self):
+        """Pairs of a name and a picture."""
+        yield from ((f"all {caption}", svg) for caption, svg in self.overview_plots() if svg)
+        for task in self.tasks:
+            yield from ((f"{task.label} {caption}", svg) for caption, svg in self.task_plots(task) if svg)
+        for name, grids in self.grids.items():
+            yield from ((f"{name} {grid.method}", plots.heat_map(grid)) for grid in grids)
+        for coverage in self.coverages:
+            yield f"coverage {coverage.method}", head_coverage.picture(coverage, head_coverage.scale(self.coverages))
 
     def point(self, method, share, y, low=None, high=None):
         return {"label": method, "selector": self.selector(method), "x": 100 * share, "y": y, "low": low, "high": high}
@@ -254,7 +206,7 @@ class Report:
             if len(rows) > 1:
                 points = [self.point(row.method, row.bytes_share, getattr(row, key)) for row in rows]
                 made.append((f"{title} against bytes, all tasks", plots.scatter(points, BYTES_TITLE, title, log)))
-        return figures(made)
+        return made
 
     def task_plots(self, task):
         points = []
@@ -282,9 +234,13 @@ COVERAGE_TITLE = "Coverage by layer and KV head"
 BYTES_TITLE = "bytes that a step reads, % of dense"
 
 
-def write(folder):
-    """Writes both files and returns the Markdown."""
+def write(folder, pictures=None):
+    """Writes both files, and every picture alone into the folder `pictures`. Returns the Markdown."""
     report = Report(folder)
+    if pictures:
+        pictures.mkdir(parents=True, exist_ok=True)
+        for name, svg in report.pictures():
+            (pictures / f"{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}.svg").write_text(picture_file(svg), "utf-8")
     text = report.markdown()
     (report.folder / "report.md").write_text(text, encoding="utf-8")
     (report.folder / "report.html").write_text(report.html(), encoding="utf-8")
@@ -294,7 +250,9 @@ def write(folder):
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="evals/report.py", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the folder of a run, finished or not")
-    print(write(parser.parse_args(arguments).folder))
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="write every picture there, too, as an SVG file")
+    parsed = parser.parse_args(arguments)
+    print(write(parsed.folder, parsed.pictures))
     return 0
 
 

@@ -92,6 +92,16 @@ def test_the_markdown_table_holds_the_means(folder):
     assert "95 %" not in part  # of two samples nothing can be said
 
 
+def test_pictures_are_files_of_their_own(folder, tmp_path):
+    command = [sys.executable, report.__file__, str(folder), "--pictures", str(tmp_path / "pictures")]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).returncode == 0
+    files = sorted((tmp_path / "pictures").iterdir())
+    assert len(files) == len(pictures(folder)) and "coverage-locks-128.svg" in {file.name for file in files}
+    for file in files:
+        root = ElementTree.fromstring(file.read_text(encoding="utf-8"))
+        assert root.tag == "{http://www.w3.org/2000/svg}svg" and "--blue: #" in root[0].text
+
+
 def test_every_mark_is_inside_its_picture(folder):
     found = pictures(folder)
     assert len(found) >= 2 + 2 + 2 + 3
