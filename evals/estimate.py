@@ -9,10 +9,10 @@ READ_SECONDS, STEP_SECONDS = 1 / 150, 1 / 30
 
 
 class Estimate:
-    def __init__(self, rest, protocol, done, total, shown=True):
-        """`rest` are pairs of a work and the methods that it still lacks."""
+    def __init__(self, rest, protocol, done, total, shown=True, readers=()):
+        """`rest` are pairs of a work and the methods that it still lacks; `readers` are those that read contexts again."""
         self._protocol = protocol
-        self._read_left = sum(len(item.context) for item, _ in rest)
+        self._read_left = sum(len(item.context) * (1 + sum(name in readers for name in missing)) for item, missing in rest)
         self._steps_left = sum(item.steps(protocol) * len(missing) for item, missing in rest)
         self._read_done = self._read_seconds = self._steps_done = self._step_seconds = 0.0
         self._done = done

@@ -66,7 +66,9 @@ class Run:
                         "prompts": len(work),
                     },
                 )
-                estimate = Estimate(rest, config.protocol, len(done), len(work) * len(methods), config.progress)
+                readers = [name for name, settings in methods.items() if reads_itself(settings)]
+                total = len(work) * len(methods)
+                estimate = Estimate(rest, config.protocol, len(done), total, config.progress, readers)
                 scratch = folder.path / "caches"
                 try:
                     for batch in batches(rest, facts, config):
@@ -102,7 +104,8 @@ class Run:
                             self.model_path, self.plugin, settings, self.config.threads, scale
                         )
                         started = time.monotonic()
-                        outcome = engine.answer(dataclasses.replace(jobs[number], read_anew=reads_itself(settings)))
+                        anew = reads_itself(settings)
+                        outcome = engine.answer(dataclasses.replace(jobs[number], read_anew=anew))
                         folder.append(base_of(item, name) | describe_result(item, outcome, settings))
                     except FAILURES as error:
                         self._record_failure(item, name, error, folder, estimate)
@@ -110,7 +113,11 @@ class Run:
                             engine.close()
                         engine = None
                         continue
-                    estimate.has_answered(item, time.monotonic() - started)
+                    seconds = time.monotonic() - started
+                    if anew:
+                        estimate.has_read(item, seconds - outcome.seconds)
+                        seconds = outcome.seconds
+                    estimate.has_answered(item, seconds)
             finally:
                 if engine:
                     engine.close()

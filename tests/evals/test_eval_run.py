@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import engine  # noqa: E402
 import run  # noqa: E402
 import task_list  # noqa: E402
 from config import ConfigError  # noqa: E402
+from estimate import Estimate  # noqa: E402
 from plugin_path import find_plugin  # noqa: E402
 from results import Folder, load_results  # noqa: E402
 
@@ -278,6 +280,17 @@ def test_the_command_line_says_what_is_wrong(tmp_path, text, flags, message):
     command = [sys.executable, run.__file__, "--config", str(path), *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_is_left_counts_the_methods_that_read_contexts_again():
+    item = types.SimpleNamespace(context=range(1500), steps=lambda protocol: 30)
+    left = Estimate([(item, ["dense", "rocketkv"])], "question-sparse", 0, 2, False, ["rocketkv"])
+    left.has_read(item, 10)
+    left.has_answered(item, 3)
+    assert left.seconds_left() == pytest.approx(10 + 3)
+    left.has_read(item, 10)
+    left.has_answered(item, 3)
+    assert left.seconds_left() == 0
 
 
 def test_no_rest_of_a_prompt_counts_as_decoding():
