@@ -198,8 +198,11 @@ class Overview:
 
 
 def overview(tasks, methods):
-    """None of a task that a method has no result for may flatter it: means are over the tasks that all methods have."""
-    shared = [task for task in tasks if {cell.method for cell in task.cells if cell.samples} == set(methods)] or tasks
+    """No task that a method has no result for may flatter it: means are over the tasks that all methods have, but for those
+    that have none at all, as while a run goes on."""
+    answered = [{cell.method for cell in task.cells if cell.samples} for task in tasks]
+    begun = set().union(*answered)
+    shared = [task for task, of_task in zip(tasks, answered) if of_task == begun] or tasks
     rows = []
     for method in methods:
         cells = [(task, cell) for task in shared for cell in task.cells if cell.method == method and cell.samples]

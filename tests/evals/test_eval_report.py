@@ -188,6 +188,19 @@ def test_perplexity_is_of_the_mean_logarithm():
     assert task.cells[0].cache_share == 1 and task.cells[0].held_share == pytest.approx(0.1)
 
 
+def test_means_are_over_the_tasks_that_all_methods_have():
+    base = {"name": "kl", "index": 0, "seconds": 1.0, "steps": 2, "details": {}}
+    scores = {"easy": {"whole": 0.1, "begun": 0.1}, "hard": {"whole": 0.9}}
+    rows = [
+        {**base, "task": task, "method": method, "score": score, "kl": score}
+        for task, of_task in scores.items()
+        for method, score in of_task.items()
+    ]
+    methods = ["whole", "begun", "waiting"]
+    found = {row.method: row.kl for row in summary.overview(summary.summarize(rows, methods), methods)}
+    assert found == {"whole": 0.1, "begun": 0.1, "waiting": None}
+
+
 def test_memory_and_what_is_read_are_in_percent_of_dense(folder):
     part = (folder / "report.md").read_text(encoding="utf-8").split("### kl 300")[1].split("###")[0]
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines() if "|" in line]
