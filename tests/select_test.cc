@@ -384,7 +384,7 @@ TEST_P(SelectTest, AgreesWithSortingBitForBit) {
   for (int head = 0; head < heads; ++head) {
     // A difference from the whole: what it loses to rounding, it loses of the whole.
     const double got = std::exp(double{list.skipped[head]} - list.log_norm[head]);
-    EXPECT_NEAR(skipped[head] == 0.0 && list.log_norm[head] == kInfinity ? 0.0 : got, skipped[head],
+    EXPECT_NEAR(skipped[head] == 0.0 && list.log_norm[head] == kInfinity ? 0.0 : got, std::min(1.0, skipped[head]),
                 1e-6 * (1 + std::abs(list.log_norm[head])) + 6e-8 * (n / 16 + 4));
     if (static_cast<int>(list.selected.size()) == pages && skipped[head] == 0.0) {
       EXPECT_EQ(list.skipped[head], -kInfinity);
@@ -464,6 +464,17 @@ TEST(Select, MayOverwriteTheScores) {
   EXPECT_EQ(in_place.log_norm, apart.log_norm);
   EXPECT_TRUE(
       std::equal(apart.share.begin() + 1, apart.share.begin() + apart.always.first_recent_page, in_place.share.begin() + 1));
+}
+
+TEST(Select, NoMoreThanTheWholeIsSkipped) {
+  // Tokens above their page's mass: so are those of huge keys, whose logits have no digits left for a difference.
+  List list(config_of(404, 4, 0.1F), 4000, 2);
+  list.pick_pages();
+  const std::vector<float> logits(list.candidates.size() * 2 * kPageTokens, 1000.0F);
+  list.pick_parts(contiguous(logits.data(), list.candidates.size(), 2, kPageTokens));
+  ASSERT_FALSE(list.selected.empty());
+  list.complete();
+  for (int head = 0; head < 2; ++head) EXPECT_EQ(list.skipped[head], list.log_norm[head]);
 }
 
 TEST(Select, ShortContextSelectsNothing) {

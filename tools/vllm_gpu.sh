@@ -49,12 +49,12 @@ step() {
   "$@" || failed+=("$name")
   echo "=== $name took $((SECONDS - start)) s"
 }
-# Arguments: model, batch, contexts, GPUs.
+# Arguments: model, batch, contexts, GPUs, type of the cache.
 measure() {
   local backend
   for backend in stock locks; do
     step "speed: $1, $backend" "$python" $here/speed.py --models "$work" --out "$out" --model "$1" --batch "$2" \
-      --contexts "$3" --ranks "${4:-1}" --backend $backend
+      --contexts "$3" --ranks "${4:-1}" --cache "${5:-auto}" --backend $backend
   done
 }
 serve() { step "serve $*" "$python" $here/serve.py --models "$work" --out "$out" "$@"; }
@@ -78,6 +78,7 @@ fi
 if wants speed; then
   measure glm 1 131072,262144,524288,1048000
   measure llama 4 131072
+  measure glm 1 131072,1048000 1 fp8
   measure llama 1 1024,4096,16384,32768
   measure glm 64 1024-32768
   "$python" $here/speed.py --out "$out" --table

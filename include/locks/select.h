@@ -102,8 +102,8 @@ int select_parts(const SelectConfig& config, const AlwaysAttended& always, std::
                  View<const float, 3> logits, const ListShares& shares, std::span<float> part_shares,
                  std::span<std::int32_t> order_scratch, std::span<SelectedPage> selected, Target target) noexcept;
 
-/// Step 3: the logarithm of each head's skipped mass, -infinity if nothing is skipped. It is a difference, within
-/// 1e-6 (1 + |log_norm|) of the whole mass. With whole pages part_shares is not touched.
+/// Step 3: the logarithm of each head's skipped mass, -infinity if nothing is skipped, and log_norm at most. It is a
+/// difference, within 1e-6 (1 + |log_norm|) of the whole mass. With whole pages part_shares is not touched.
 void sum_skipped(const SelectConfig& config, const AlwaysAttended& always, std::span<const std::int32_t> candidates,
                  std::span<const float> part_shares, std::span<const SelectedPage> selected, const ListShares& shares,
                  std::span<float> skipped_log_mass) noexcept;

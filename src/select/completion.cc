@@ -42,7 +42,8 @@ void sum_skipped(const SelectConfig& config, const AlwaysAttended& always, std::
       of_selected[i % select::kLanes] += shares.head_share(head, candidates[i]);
     }
     const float others = has_others ? std::max(0.0F, shares.selectable[head] - select::fold_sum(of_selected)) : 0.0F;
-    const float skipped = others + select::fold_sum(rests);
+    // Where logits have no digits left for a difference, tokens may seem to have more than their page.
+    const float skipped = std::min(1.0F, others + select::fold_sum(rests));
     skipped_log_mass[head] = skipped > 0.0F ? shares.log_norm[head] + select::share_log(skipped) : -select::kInfinity;
   }
 }

@@ -192,7 +192,7 @@ struct PartChoice {
       const int head = gang.list * heads + in_list;
       const auto [log_norm, block_share] = lists.buffers.whole_masses[lists.head_at(gang.request, head)];
       const float others = num_selected < gang.num_pages ? fmaxf(0.0F, block_share - of_selected) : 0.0F;
-      const float skipped = others + rests;
+      const float skipped = fminf(1.0F, others + rests);  // tokens may seem to have more than their page
       lists.args.skipped_log_mass(gang.request, head) = skipped > 0.0F ? log_norm + select::share_log(skipped) : -kInfinity;
       lists.args.coverage(gang.request, head) = 1.0F - skipped;
     }

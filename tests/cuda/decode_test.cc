@@ -76,8 +76,10 @@ class DeviceStep {
   int requests_;
   Geometry geometry_;
   DeviceArray<std::byte> keys_, values_;
-  DeviceArray<std::int32_t> key_slots_, value_slots_, blocks_;
-  DeviceArray<float> key_scale_, value_scale_, queries_;
+  DeviceArray<std::int32_t> key_slots_, value_slots_;
+  DeviceArray<float> key_scale_, value_scale_;
+  DeviceArray<std::int32_t> blocks_;
+  DeviceArray<float> queries_;
   DeviceArray<std::int32_t> contexts_;
   DeviceArray<float> out_;
   DeviceArray<DecodeReport> reports_;

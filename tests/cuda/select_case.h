@@ -24,7 +24,9 @@ struct Case {
   int budget;
   float completion;
   GroupCombine combine;
-  int special;  // 0 plain, 1 many ties, 2 marked pages and NaN, 3 everything marked, 4 no mass at all, 5 nearly equal
+  // 0 plain, 1 many ties, 2 marked pages and NaN, 3 everything marked, 4 no mass at all, 5 nearly equal, 6 tokens above
+  // their page's mass
+  int special;
 };
 
 inline void PrintTo(const Case& c, std::ostream* out) {
@@ -73,7 +75,10 @@ struct Batch {
       if (c.special == 4) states[2 * i + 1] = 0.0F;
     }
     logits.resize(context_tokens.size() * kLists * static_cast<std::size_t>(candidates) * kHeads * kPageTokens);
-    for (float& value : logits) value = c.special == 1 ? std::round(normal(random)) : normal(random);
+    for (float& value : logits) {
+      value = c.special == 1 ? std::round(normal(random)) : normal(random);
+      if (c.special == 6 && value > 4.0F) value = 1000.0F;
+    }
   }
 };
 
@@ -202,7 +207,7 @@ void check_selection(const Case& c, const std::vector<std::int32_t>& contexts, c
 inline std::vector<Case> cases() {
   std::vector<Case> all;
   for (const int part : {1, 2, 4, 8, 16}) {
-    for (const int special : {0, 1, 2, 3, 4, 5}) {
+    for (const int special : {0, 1, 2, 3, 4, 5, 6}) {
       all.push_back({part, 128, 0.1F, GroupCombine::kSum, special});
       all.push_back({part, 1000, 0.0F, GroupCombine::kMax, special});
       all.push_back({part, 4096, 1.0F, GroupCombine::kSum, special});

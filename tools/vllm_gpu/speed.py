@@ -17,7 +17,7 @@ import models
 
 NEW_TOKENS = 64
 FIRST_STEPS = 16  # of those, left out
-ROW = ("model", "ranks", "batch", "context")
+ROW = ("model", "cache", "ranks", "batch", "context")
 FULL_GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
 
 
@@ -31,6 +31,7 @@ def start_engine(options: argparse.Namespace, longest: int, **more: Any) -> Any:
         load_format="dummy",
         skip_tokenizer_init=True,
         dtype="bfloat16",
+        kv_cache_dtype=options.cache,
         seed=0,
         max_model_len=longest,
         max_num_seqs=options.batch,
@@ -106,6 +107,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             {
                 "model": options.model,
                 "backend": options.backend,
+                "cache": options.cache,
                 "ranks": options.ranks,
                 "batch": options.batch,
                 "context": name,
@@ -136,7 +138,7 @@ def spread(context: str, requests: int) -> list[int]:
 
 
 def print_table(folder: Path) -> None:
-    rows: dict[tuple[str, int, int, str], dict[str, float]] = {}
+    rows: dict[tuple[str, str, int, int, str], dict[str, float]] = {}
     for path in sorted(folder.glob("speed-*.json")):
         try:
             results = json.loads(path.read_text())
@@ -146,12 +148,12 @@ def print_table(folder: Path) -> None:
             continue
         for row, backend, ms in found:
             rows.setdefault(row, {})[backend] = ms
-    print(f"{'model':<8}{'GPUs':>6}{'batch':>6}{'context':>16}{'FlashAttention, ms':>20}{'LOCKS, ms':>12}{'':>8}")
-    for (model, ranks, batch, context), ms in rows.items():
+    print(f"{'model':<8}{'cache':<6}{'GPUs':>6}{'batch':>6}{'context':>16}{'FlashAttention, ms':>20}{'LOCKS, ms':>12}{'':>8}")
+    for (model, cache, ranks, batch, context), ms in rows.items():
         stock, locks = ms.get("stock"), ms.get("locks")
         ratio = f"{stock / locks:.2f} x" if stock and locks else ""
         shown = [f"{value:.2f}" if value else "-" for value in (stock, locks)]
-        print(f"{model:<8}{ranks:>6}{batch:>6}{context:>16}{shown[0]:>20}{shown[1]:>12}{ratio:>8}")
+        print(f"{model:<8}{cache:<6}{ranks:>6}{batch:>6}{context:>16}{shown[0]:>20}{shown[1]:>12}{ratio:>8}")
 
 
 def common_arguments() -> argparse.ArgumentParser:
@@ -161,6 +163,7 @@ def common_arguments() -> argparse.ArgumentParser:
     arguments.add_argument("--models", type=Path)
     arguments.add_argument("--model", choices=("glm", "llama", "tiny"))
     arguments.add_argument("--backend", choices=("stock", "locks"))
+    arguments.add_argument("--cache", default="auto", help="vLLM's --kv-cache-dtype")
     arguments.add_argument("--ranks", type=int, default=1, help="GPUs, of tensor parallelism")
     arguments.add_argument("--batch", type=int, default=1)
     arguments.add_argument("--settings", default="{}", help="of LOCKS, as JSON")
@@ -177,7 +180,8 @@ def main() -> int:
         print_table(options.out)
         return 0
     results = measure(options)
-    name = f"speed-{options.model}-{options.backend}-{options.ranks}-{options.batch}.json"
+    contexts = options.contexts.replace(",", "+")
+    name = f"speed-{options.model}-{options.backend}-{options.cache}-{options.ranks}-{options.batch}-{contexts}.json"
     (options.out / name).write_text(json.dumps(results))
     return 0
 
