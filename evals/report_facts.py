@@ -14,7 +14,7 @@ def lines(identity, run):
     yield "command", run["command"]
     yield from _servers(config, run["endpoints"]) if run.get("endpoints") else _engine(identity, run)
     yield "seed", str(config["seed"])
-    yield "decoding", "; ".join(["greedy", *_sampled(config)])
+    yield "decoding", "; ".join(dict.fromkeys(["greedy", *_sampled(config)]))
     if config["before"] or config["after"]:
         yield "around the prompt", f"{config['before']!r} ... {config['after']!r}"
 
