@@ -408,7 +408,8 @@ class Verifier {
 
 }  // namespace
 
-CaseResult verify_case(std::uint64_t seed, std::uint64_t number, std::span<const Target> targets, bool cuda) {
+CaseResult verify_case(std::uint64_t seed, std::uint64_t number, std::span<const Target> targets,
+                       [[maybe_unused]] bool cuda) {
   const CaseShape shape(seed, number);
   const CaseData data(shape);
   CaseResult result{shape.text(), std::nullopt};

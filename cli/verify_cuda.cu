@@ -4,7 +4,7 @@
 #include <cstring>
 #include <numeric>
 
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
 
 #include "locks/cuda.h"
 
