@@ -11,7 +11,7 @@ from pathlib import Path
 
 from config import ConfigError, differences
 
-FORMAT = 1
+FORMAT = 2  # of what is written here; the next where results get other fields
 SHOWN_DIFFERENCES = 3
 
 
@@ -110,8 +110,12 @@ def load_run(folder):
     """What `describe` wrote."""
     file = Path(folder) / "run.json"
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        described = json.loads(file.read_text(encoding="utf-8"))
+        version = described["identity"]["format"]
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    except ValueError:
+    except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{file} is damaged") from None
+    if version != FORMAT:
+        raise ConfigError(f"{folder} has results of another version ({version}, not {FORMAT}); run it again")
+    return described

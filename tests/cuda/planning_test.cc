@@ -143,7 +143,7 @@ TEST(CudaPlanning, GangsHaveWorkAndRunSideBySide) {
   static_assert(kernels::gang_size(4, 16, kProcessors) == 16, "128K tokens, 4 lists of 8 heads");
   static_assert(kernels::gang_size(4, 128, kProcessors) == 16, "1M: no more than a cluster holds");
   static_assert(kernels::gang_size(512, 2, kProcessors) == 1, "64 requests have lists enough");
-  static_assert(kernels::block_threads(64, 256, kProcessors) == 256, "128K, 4 lists");
+  static_assert(kernels::block_threads(64, 1024, kProcessors) == 1024, "128K, 4 lists, for a quarter of them");
   static_assert(kernels::block_threads(64, 2048, kProcessors) == 1024, "1M");
   static_assert(kernels::block_threads(512, 512, kProcessors) == 256, "64 requests");
   for (std::int64_t gangs = 1; gangs < 5000; gangs = 1 + gangs * 5 / 4) {

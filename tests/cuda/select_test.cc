@@ -27,7 +27,7 @@ TEST_P(CudaSelectLong, HasTheBitsOfTheCpu) {
   };
   test::selection::check_selection<test::DeviceArray>(GetParam(), {1048576}, select);
   std::vector<std::int32_t> many(67, 300);
-  many[40] = 262144;
+  many[40] = 524288;
   test::selection::check_selection<test::DeviceArray>(GetParam(), many, select);
 }
 

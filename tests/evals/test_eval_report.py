@@ -268,6 +268,15 @@ def test_failures_count_for_nothing_and_are_shown(folder, tmp_path):
     assert "X: &lt;no&gt; room" in page(copy)
 
 
+def test_results_of_another_version_are_refused(folder, tmp_path):
+    described = json.loads((folder / "run.json").read_text())
+    described["identity"]["format"] -= 1
+    (tmp_path / "run.json").write_text(json.dumps(described))
+    (tmp_path / "results.jsonl").write_text((folder / "results.jsonl").read_text())
+    with pytest.raises(ConfigError, match="results of another version .*run it again"):
+        report.write(tmp_path)
+
+
 def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot read .*run.json"):
         report.write(tmp_path)
