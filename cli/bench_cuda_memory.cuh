@@ -13,35 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "cuda_array.cuh"
 #include "locks/cuda.h"
 
 namespace locks::cli::cuda_bench {
-
-inline void check(cudaError_t status) {
-  if (status == cudaSuccess) return;
-  (void)cudaGetLastError();
-  throw cuda::CudaError(cudaGetErrorString(status), static_cast<int>(status));
-}
-
-template <class T>
-class Array {
- public:
-  explicit Array(std::size_t count) : count_(count) {
-    check(cudaMalloc(&data_, std::max<std::size_t>(1, count) * sizeof(T)));
-  }
-  explicit Array(const std::vector<T>& host) : Array(host.size()) {
-    check(cudaMemcpy(data_, host.data(), count_ * sizeof(T), cudaMemcpyHostToDevice));
-  }
-  ~Array() { (void)cudaFree(data_); }
-  Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
-  [[nodiscard]] T* data() const noexcept { return static_cast<T*>(data_); }
-  [[nodiscard]] std::span<T> span() const noexcept { return {data(), count_}; }
-
- private:
-  void* data_ = nullptr;
-  std::size_t count_;
-};
 
 __device__ inline std::uint32_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;

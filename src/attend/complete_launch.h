@@ -10,8 +10,8 @@
 namespace locks::cuda::complete_kernels {
 
 /// Parts of a list that are summed apart. Its length alone decides how many, whatever the lists around it: so the same list
-/// gives the same bits. A part of 64 pages is two units for each warp: what a warp does before
-/// its first page and behind its last costs as much as eight pages.
+/// gives the same bits. A part of 64 pages is two units for each warp: what a warp does before its first page
+/// and behind its last costs as much as eight pages.
 constexpr int kMaxParts = 64;
 constexpr int kPartPages = 64;
 constexpr int parts_of(int entries) {
