@@ -74,9 +74,9 @@ class Layer {
     return std::int64_t{2} * geometry_.head_dim * geometry_.kv_heads * kPageTokens;
   }
 
-  /// Times steps of a plan.
-  [[nodiscard]] double decode_us(const DecodeConfig& config) const {
-    const DecodePlan plan(config, geometry_, {requests_, context_tokens_, 1});
+  /// Times steps of a plan for contexts of up to `max_context_tokens`.
+  [[nodiscard]] double decode_us(const DecodeConfig& config, int max_context_tokens = 0) const {
+    const DecodePlan plan(config, geometry_, {requests_, std::max(context_tokens_, max_context_tokens), 1});
     const Array<std::byte> workspace(cuda::decode_workspace_bytes(plan));
     return graph_us(kLaunches,
                     [&](int i, cudaStream_t stream) { cuda::run(plan, inputs(i), out(), {}, workspace.span(), stream); });
@@ -223,6 +223,18 @@ CudaCase default_case(const Shape& shape) {
           }};
 }
 
+/// A context that is attended whole, in a plan that would select from longer ones.
+CudaCase short_case(const Shape& shape, int min_context_tokens) {
+  return {"cuda.decode.short." + shape.text(), "whole step of a context below min_context_tokens", [=] {
+            constexpr int kLongest = 131072;
+            DecodeConfig config;
+            config.min_context_tokens = min_context_tokens;
+            const double bytes = attend_bytes(shape, shape.context_tokens);
+            const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
+            return CudaResult{layer.decode_us(config, kLongest), bytes, read_us(bytes), layer.dense_us()};
+          }};
+}
+
 CudaCase dense_case(const Shape& shape) {
   return {"cuda.dense." + shape.text(), "exact attention over every token, bf16", [=] {
             const double bytes = attend_bytes(shape, shape.context_tokens);
@@ -253,6 +265,10 @@ std::vector<CudaCase> cuda_cases() {
     cases.push_back(whole_pages_case({4, 8, 1, context}, kGraded8));
   }
   for (const int context : {kMega / 8, kMega / 4, kMega / 2, kMega}) cases.push_back(default_case({4, 8, 1, context}));
+  for (const int context : {kMega / 1024, kMega / 64}) {
+    cases.push_back(default_case({8, 4, 1, context}));
+    cases.push_back(short_case({8, 4, 1, context}, kMega / 64 + 1));
+  }
   cases.push_back(whole_pages_case({8, 4, 4, kMega / 8}, kGraded8));
   cases.push_back(default_case({8, 4, 4, kMega / 8}));
   cases.push_back(whole_pages_case({8, 4, 64, kMega / 32}, kGraded8));

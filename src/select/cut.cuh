@@ -42,32 +42,46 @@ struct Bucket {
   int size = 0;
 };
 
-template <int kNum>
-struct Buckets {
-  Bucket of[kNum];
-};
-
-/// `counts` [kBuckets] in shared memory, together at least as many as any of `wanted`. All threads get the answer.
-template <int kNum>
-__device__ Buckets<kNum> find_buckets(const std::int32_t* counts, const int (&wanted)[kNum], int* scratch) {
-  __shared__ Buckets<kNum> found;
-  const int per_thread = kBuckets / num_threads();
-  const int top = kBuckets - 1 - per_thread * thread_index();
-  int own = 0;
-  for (int i = 0; i < per_thread; ++i) own += counts[top - i];
-  int total = 0;
-  int before = sum_before(own, scratch, total);
-  for (int i = 0; i < per_thread; ++i) {
-    const int size = counts[top - i];
+/// `counts` [kBuckets] in shared memory, together at least `wanted`, which is at least 1. For a whole warp; one without a
+/// barrier is done long before a block that shares the work.
+__device__ inline Bucket find_bucket(const std::int32_t* counts, int wanted) {
+  constexpr int kWarpSize = 32;
+  constexpr int kOfLane = 4;  // of a row, in a row
+  constexpr int kRows = kBuckets / (kWarpSize * kOfLane);
+  const int lane_down = kWarpSize - 1 - thread_index() % kWarpSize;  // the first lane has the highest buckets
+  const auto* const rows = reinterpret_cast<const int4*>(counts) + lane_down;
+  const auto sum_of = [](int4 own) { return own.x + own.y + own.z + own.w; };
+  constexpr int kBatch = 8;  // of rows, of which none waits for another
+  int row = 0;
+  int before = 0;
+  bool passed = false;
+#pragma unroll 1
+  for (int top = kRows - 1; top > 0 && !passed; top -= kBatch) {
+    int in_row[kBatch];
 #pragma unroll
-    for (int of = 0; of < kNum; ++of) {
-      const int left = wanted[of] - before;
-      if (0 < left && left <= size) found.of[of] = {top - i, left, size};
+    for (int i = 0; i < kBatch; ++i) in_row[i] = __reduce_add_sync(kWarp, sum_of(rows[(top - i) * kWarpSize]));
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (passed) continue;
+      row = top - i;
+      passed = before + in_row[i] >= wanted;
+      if (!passed) before += in_row[i];
     }
-    before += size;
   }
-  __syncthreads();
-  return found;
+  const int4 own = rows[row * kWarpSize];
+  const int sizes[kOfLane] = {own.w, own.z, own.y, own.x};
+  int left = wanted - before - warp_sum_to(sum_of(own)) + sum_of(own);
+  Bucket found;
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    if (0 < left && left <= sizes[i]) {
+      found = {(row * kWarpSize + lane_down) * kOfLane + kOfLane - 1 - i, left, sizes[i]};
+    }
+    left -= sizes[i];
+  }
+  const int finder = __ffs(static_cast<int>(__ballot_sync(kWarp, found.size > 0))) - 1;
+  return {__shfl_sync(kWarp, found.index, finder), __shfl_sync(kWarp, found.wanted, finder),
+          __shfl_sync(kWarp, found.size, finder)};
 }
 
 inline constexpr std::uint32_t kInfinityKey = 0x7F800000U;  // keys are the bits of shares, which are never negative
@@ -118,49 +132,72 @@ struct Cut {
   int equal = 0;
 };
 
-inline constexpr int kFew = 128;  // so few are compared with each other
+inline constexpr int kLog2Few = 7;
+inline constexpr int kFew = 1 << kLog2Few;  // so few are compared with each other
+static_assert(kFew <= kFewestThreads && kMostThreads <= 32 * kFew);
+
+/// How many of `num` things, at most kFew, `counts` says yes to, for each of them: counts(own, other). Lanes side by side
+/// share one of them, of which the thread gets the number; all of them get the answer.
+template <class Counts>
+__device__ int count_of_few(int num, const Counts& counts, int& own) {
+  const int log2_lanes = log2_threads() - kLog2Few;
+  const int lanes = 1 << log2_lanes;
+  own = thread_index() >> log2_lanes;
+  int count = 0;
+  if (own < num) {
+#pragma unroll 4
+    for (int other = thread_index() & (lanes - 1); other < num; other += lanes) count += counts(own, other);
+  }
+  for (int step = 1; step < lanes; step *= 2) count += __shfl_xor_sync(kWarp, count, step);
+  return count;
+}
 
 /// Of `num` keys, at most kFew, in shared memory.
 __device__ inline Cut cut_few(const std::uint32_t* keys, int num, int wanted) {
   __shared__ Cut found;
-  if (thread_index() < num) {
-    const std::uint32_t own = keys[thread_index()];
-    int larger = 0;
-    int equal = 0;
-#pragma unroll 8
-    for (int i = 0; i < num; ++i) {
-      larger += keys[i] > own ? 1 : 0;
-      equal += keys[i] == own ? 1 : 0;
-    }
-    if (larger < wanted && wanted <= larger + equal) found = {own, wanted - larger, equal};
-  }
+  constexpr int kEqual = 1 << 16;
+  int own = 0;
+  const int count = count_of_few(
+      num, [&](int i, int other) { return keys[other] > keys[i] ? 1 : (keys[other] == keys[i] ? kEqual : 0); }, own);
+  const int larger = count % kEqual;
+  const int equal = count / kEqual;
+  if (own < num && larger < wanted && wanted <= larger + equal) found = {keys[own], wanted - larger, equal};
   __syncthreads();
   return found;
 }
 
-/// Of the members of `search` among key(0 .. num). `counts` [kBuckets] in shared memory.
+/// Of the members of `search` among key(0 .. num). `counts` [kBuckets] in shared memory, zeros if `cleared`.
 template <class Key>
-__device__ Cut find_cut(Search search, int num, int* scratch, std::int32_t* counts, const Key& key) {
+__device__ Cut find_cut(Search search, int num, std::int32_t* counts, bool cleared, const Key& key) {
   __shared__ std::uint32_t few[kFew];
   __shared__ int num_few;
+  __shared__ Search narrowed;
   if (search.wanted == 0) return {};
+  if (threadIdx.x == 0) num_few = 0;
   while (search.size > kFew && !search.is_one_key()) {
-    for (int i = thread_index(); i < kBuckets; i += num_threads()) counts[i] = 0;
-    __syncthreads();
-    for (int i = thread_index(); i < num; i += num_threads()) {
+    if (!cleared) {
+      share_out(kBuckets, [&](int i) { counts[i] = 0; });
+      __syncthreads();
+    }
+    cleared = false;
+    share_out(num, [&](int i) {
       const std::uint32_t own = key(i);
       if (search.side(own) == 0) atomicAdd(&counts[search.bucket_of(own)], 1);
+    });
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      const Search next = search.narrowed(find_bucket(counts, search.wanted));
+      if (threadIdx.x == 0) narrowed = next;
     }
     __syncthreads();
-    search = search.narrowed(find_buckets(counts, {search.wanted}, scratch).of[0]);
+    search = narrowed;
   }
   if (search.is_one_key()) return {search.low, search.wanted, search.size};
-  if (threadIdx.x == 0) num_few = 0;
   __syncthreads();
-  for (int i = thread_index(); i < num; i += num_threads()) {
+  share_out(num, [&](int i) {
     const std::uint32_t own = key(i);
     if (search.side(own) == 0) few[atomicAdd(&num_few, 1)] = own;
-  }
+  });
   __syncthreads();
   return cut_few(few, search.size, search.wanted);
 }

@@ -43,6 +43,7 @@ __device__ inline select::WholeMass half_warp_whole_mass(const select::BlockMass
   for (int i = 0; i < kKept; ++i) {
     if (kept[i].y > 0.0F) peak = fmaxf(peak, kept[i].x);
   }
+#pragma unroll 1
   for (int block = lane + kKept * kLanes; block < num_blocks; block += kLanes) {
     if (blocks[block].sum > 0.0F) peak = fmaxf(peak, blocks[block].origin);
   }
@@ -53,6 +54,7 @@ __device__ inline select::WholeMass half_warp_whole_mass(const select::BlockMass
   for (int i = 0; i < kKept; ++i) {
     if (i * kLanes < num_blocks) sum += select::from_origin({kept[i].x, kept[i].y}, origin);
   }
+#pragma unroll 1
   for (int block = lane + kKept * kLanes; block < num_blocks; block += kLanes) {
     sum += select::from_origin(blocks[block], origin);
   }

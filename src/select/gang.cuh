@@ -9,8 +9,21 @@ namespace locks::cuda::select_kernels {
 [[nodiscard]] __device__ inline int thread_index() { return static_cast<int>(threadIdx.x); }
 /// Of a block: a power of two, at least kFewestThreads.
 [[nodiscard]] __device__ inline int num_threads() { return static_cast<int>(blockDim.x); }
+[[nodiscard]] __device__ inline int log2_threads() { return 31 - __clz(num_threads()); }
 [[nodiscard]] __device__ inline int num_warps() { return num_threads() / 32; }
 [[nodiscard]] __device__ inline int num_half_warps() { return num_threads() / kLanes; }
+
+/// Gives the threads of a block the numbers below `count` in turn, beginning at `first`. Not unrolled, as every loop that
+/// few rounds are expected of: instructions come from the memory in each launch, and take longer than what they do.
+template <class Body>
+__device__ __forceinline__ void share_out(int first, int count, const Body& body) {
+#pragma unroll 1
+  for (int i = first + thread_index(); i < count; i += num_threads()) body(i);
+}
+template <class Body>
+__device__ __forceinline__ void share_out(int count, const Body& body) {
+  share_out(0, count, body);
+}
 
 template <class T>
 [[nodiscard]] __device__ inline T* dynamic_shared() {
@@ -67,11 +80,12 @@ class Gang {
 #endif
   }
 
-  /// What any thread of the gang wrote before is there for all of them afterwards.
+  /// What any thread of the gang wrote before is there for all of them afterwards. Whole warps come here.
   __device__ void sync() const {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #elif defined(LOCKS_EMULATED)
     emulator::cluster_sync();
 #else

@@ -17,12 +17,14 @@ __device__ inline void write_candidates(const Lists& lists, const Gang& gang, co
   SelectedPage* const selected = &args.selected(gang.request, gang.list, 0);
   const int num_words = (gang.num_pages + 31) / 32;
   int before = 0;
+#pragma unroll 1
   for (int base = 0; base < num_words; base += num_threads()) {
     const int i = base + thread_index();
     std::uint32_t word = i < num_words ? marks.taken()[i] : 0;
     int total = 0;
     int position = before + sum_before(__popc(word), scratch, total);
     before += total;
+#pragma unroll 1
     for (; word != 0; word &= word - 1, ++position) {
       const int page = gang.sink_pages + i * 32 + __ffs(static_cast<int>(word)) - 1;
       candidates[position] = page;
@@ -47,14 +49,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   auto* const norms = reinterpret_cast<float*>(shared + memory.norms);
   const Counts counts{reinterpret_cast<std::int32_t*>(shared + memory.counts),
                       reinterpret_cast<Search*>(shared + memory.found)};
-  for (int i = thread_index(); i < kBuckets; i += num_threads()) counts.buckets[i] = 0;
-  __shared__ int wanted[2];
-  if (threadIdx.x == 0) {
-    const SelectArgs& args = lists.args;
-    const AlwaysAttended always = lists.always(gang.request);
-    wanted[kCandidates] = min(select::candidate_pages(args.config, always), static_cast<int>(args.candidates.shape[2]));
-    wanted[kCompletion] = min(select::completed_pages(args.config, always), static_cast<int>(args.completed.shape[2]));
-  }
+  share_out(kBuckets, [&](int i) { counts.buckets[i] = 0; });
   wait_for_previous();
   if (gang.num_blocks() == 0) return;
   read_always(lists, gang, norms);
@@ -72,6 +67,13 @@ __global__ void __launch_bounds__(kMostThreads, 1)
     weigh_blocks(lists, gang, round);
   }
   gang.sync();
+  __shared__ int wanted[2];
+  if (thread_index() == num_threads() - 1) {  // few threads find norms, and this takes as long
+    const SelectArgs& args = lists.args;
+    const AlwaysAttended always = lists.always(gang.request);
+    wanted[kCandidates] = min(select::candidate_pages(args.config, always), static_cast<int>(args.candidates.shape[2]));
+    wanted[kCompletion] = min(select::completed_pages(args.config, always), static_cast<int>(args.completed.shape[2]));
+  }
   find_norms(lists, gang, norms);
   const int first_page = first_block * kBlockPages;
   const int pages = min(last_block * kBlockPages, gang.num_pages) - first_page;
@@ -93,31 +95,35 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   gather_counts(gang, counts.buckets);
   gang.sync();
 
-  if (gang.rank == 0) {
-    const auto [found] = find_buckets(counts.buckets, {wanted[kCandidates], wanted[kCompletion]}, scratch);
-    for (int of = kCandidates; of <= kCompletion; ++of) {
-      tell(gang, counts.found + of, wanted[of] > 0 ? search_of(found[of]) : Search{});
-    }
+  const int warp = thread_index() / 32;
+  if (gang.rank == 0 && warp <= kCompletion) {
+    const Search search = wanted[warp] > 0 ? search_of(find_bucket(counts.buckets, wanted[warp])) : Search{};
+    tell(gang, counts.found + warp, search);
   }
   gang.sync();
 #pragma unroll 1
-  for (int of = kCandidates; of <= kCompletion; ++of) narrow(gang, share, pages, counts, of, scratch);
+  for (int of = kCandidates; of <= kCompletion; ++of) narrow(gang, share, pages, counts, of);
   // The last block decides about the completion, if there is one besides the first.
   const int other = gang.size() - 1;
+  const int num_words = (gang.num_pages + 31) / 32;
+  int of = other > 0 && gang.rank > 0 ? kCompletion : kCandidates;
+  const int last = other > 0 ? of : kCompletion;
 #pragma unroll 1
-  for (int of = kCandidates; of <= kCompletion; ++of) {
-    mark(counts.found[of], share, first_page, pages, of == kCompletion, marks.of(gang, of == kCandidates ? 0 : other));
-    if (of == kCandidates && other > 0) continue;
-    gang.sync();
-    const int own = other == 0 ? of : (gang.rank == 0 ? kCandidates : kCompletion);
-    if (gang.rank != 0 && gang.rank != other) return;
-    take_members(counts.found[own], marks, (gang.num_pages + 31) / 32, scratch, counts.buckets);
-    if (own == kCandidates) {
+  for (; of <= last; ++of) {
+    if (other > 0) {
+      mark<2>(counts.found, kCandidates, share, first_page, pages, {marks.of(gang, 0), marks.of(gang, other)});
+      gang.sync();
+      if (gang.rank > 0 && gang.rank < other) return;
+    } else {
+      mark<1>(counts.found, of, share, first_page, pages, {marks});
+      __syncthreads();
+    }
+    take_members(counts.found[of], marks, num_words, scratch, counts.buckets);
+    if (of == kCandidates) {
       write_candidates(lists, gang, marks, scratch);
     } else {
       keep_completed(lists, gang, marks);
     }
-    if (other > 0) return;
     __syncthreads();
     if (threadIdx.x == 0) marks.num_members() = 0;
     __syncthreads();
@@ -133,7 +139,8 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   let_next_start();
   // With parts the kernel in front scores the candidates' tokens, and lets this one start when choose_pages has ended. So
   // much of it as choose_pages has written, past the first-level cache, can be read without waiting.
-  const int parts = kPageTokens / lists.args.config.part_tokens;
+  const int log2_parts = __clz(lists.args.config.part_tokens) - __clz(kPageTokens);
+  const int parts = 1 << log2_parts;
   if (parts == 1) wait_for_previous();
   const int heads = lists.heads;
   const int capacity = lists.buffers.capacity;
@@ -142,43 +149,36 @@ __global__ void __launch_bounds__(kMostThreads, 1)
                                               : lists.buffers.candidate_words + at * candidate_words(capacity, parts, heads);
   const Candidates candidates(words, capacity, parts, heads);
   const int count = gang.num_blocks() == 0 ? 0 : __ldcg(&lists.args.num_candidates(gang.request, gang.list));
-  const PartChoice choice{lists, gang, candidates, count, parts};
+  const PartChoice choice{lists, gang, candidates, count, log2_parts};
   auto* const taken = reinterpret_cast<std::uint32_t*>(shared + memory.taken);
   auto* const counts = reinterpret_cast<std::int32_t*>(shared + memory.counts);
   const bool completes = wants_rest && lists.args.completed.shape[2] > 0;
-  const int num_words = (gang.num_pages + 31) / 32;
   if (completes) {
     const std::uint32_t* const completed = lists.buffers.completed + at * (lists.buffers.max_pages / 32);
-    for (int i = thread_index(); i < num_words; i += num_threads()) taken[i] = __ldcg(completed + i);
+    share_out((gang.num_pages + 31) / 32, [&](int i) { taken[i] = __ldcg(completed + i); });
   }
+  share_out(kBuckets, [&](int i) { counts[i] = 0; });
   gang.sync();  // every block runs: its memory can be written
-  const Candidates there = gang.size() > 1 ? Candidates(gang.at(words, 0), capacity, parts, heads) : candidates;
-  choice.weigh_pages(there);
+  const Candidates first(gang.size() > 1 ? gang.at(words, 0) : words, capacity, parts, heads);
+  choice.weigh_pages(first);
   if (parts > 1) {
     wait_for_previous();
-    choice.weigh_parts(there);
+    choice.weigh_parts(first);
   }
   if (gang.num_blocks() == 0) return;
   gang.sync();
   if (gang.rank == 0) {
     choice.combine();
     if (parts > 1) choice.choose(scratch, counts);
-    for (int rank = 1; completes && rank < gang.size(); ++rank) {
-      const Candidates there(gang.at(words, rank), capacity, parts, heads);
-      for (int i = thread_index(); i < choice.count; i += num_threads()) {
-        there.page[i] = candidates.page[i];
-        there.mask[i] = candidates.mask[i];
-      }
-    }
   }
   gang.sync();
-  if (gang.rank == 0) {
-    const int num_selected = parts > 1 ? choice.write(scratch) : choice.count;
-    if (wants_rest) choice.sum_skipped(num_selected);
-    __syncthreads();
-  }
-  if (completes && (gang.rank > 0 || gang.size() == 1)) {
-    write_completion(lists, gang, choice, taken, reinterpret_cast<std::int32_t*>(shared + memory.before), scratch);
+  // The first block sums, the next one writes the selection, the others the completion: as far as there are others.
+  const int last = gang.size() - 1;
+  if (gang.rank == 0 && wants_rest) choice.sum_skipped();
+  if (gang.rank == min(1, last) && parts > 1) choice.write(scratch);
+  const int completing = min(2, last);
+  if (completes && gang.rank >= completing) {
+    write_completion(lists, gang, choice, completing, taken, reinterpret_cast<std::int32_t*>(shared + memory.before), scratch);
   }
 }
 

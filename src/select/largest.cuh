@@ -58,78 +58,103 @@ struct Counts {
 __device__ inline void gather_counts(const Gang& gang, std::int32_t* buckets) {
   if (gang.rank == 0) return;
   std::int32_t* const all = gang.at(buckets, 0);
-  for (int i = thread_index(); i < kBuckets; i += num_threads()) {
+  share_out(kBuckets, [&](int i) {
     if (buckets[i] > 0) atomicAdd(&all[i], buckets[i]);
-  }
+  });
 }
 
-/// From the first block: what it has found.
+/// From a warp of the first block: what it has found.
 __device__ inline void tell(const Gang& gang, Search* found, const Search& search) {
-  if (gang.rank == 0 && thread_index() < gang.size()) *gang.at(found, thread_index()) = search;
+  const int lane = thread_index() % 32;
+  if (lane < gang.size()) *gang.at(found, lane) = search;
 }
 
 /// Divides a search again and again, until few members are left or all are equal. `share` is that of the gang's block.
-__device__ inline void narrow(const Gang& gang, const float* share, int pages, const Counts& counts, int of, int* scratch) {
+__device__ inline void narrow(const Gang& gang, const float* share, int pages, const Counts& counts, int of) {
   const Search& search = counts.found[of];  // read again and again: registers are scarce here
   while (search.size > kMembers && !search.is_one_key()) {
-    for (int i = thread_index(); i < kBuckets; i += num_threads()) counts.buckets[i] = 0;
+    share_out(kBuckets, [&](int i) { counts.buckets[i] = 0; });
     gang.sync();
-    for (int page = thread_index(); page < pages; page += num_threads()) {
+    share_out(pages, [&](int page) {
       const std::uint32_t key = __float_as_uint(share[page]);
       if (search.side(key) == 0) atomicAdd(&counts.buckets[search.bucket_of(key)], 1);
-    }
+    });
     __syncthreads();
     gather_counts(gang, counts.buckets);
     gang.sync();
-    if (gang.rank == 0) {
-      const Search next = search.narrowed(find_buckets(counts.buckets, {search.wanted}, scratch).of[0]);
-      __syncthreads();  // all have read the search
+    if (gang.rank == 0 && threadIdx.x < 32) {
+      const Search next = search.narrowed(find_bucket(counts.buckets, search.wanted));
+      __syncwarp();  // all have read the search
       tell(gang, counts.found + of, next);
     }
     gang.sync();
   }
 }
 
-/// Tells `there` which of this block's pages are taken, and which may be. `first_page` is the block's, a multiple of 32.
-/// A completion has no marked pages and none without a share.
-__device__ inline void mark(const Search& search, const float* share, int first_page, int pages, bool for_completion,
-                            const Marks& there) {
+/// Tells the blocks that decide which of this block's pages are taken, and which may be: by kNum searches, the first of them
+/// `first`, side by side, as places among another block's members are long in coming. `first_page` is the block's, a
+/// multiple of 32. A completion has no marked pages and none without a share.
+template <int kNum>
+__device__ void mark(const Search* found, int first, const float* share, int first_page, int pages,
+                     const Marks (&there)[kNum]) {
   const unsigned lane = threadIdx.x % 32;
+#pragma unroll 1
   for (int page = thread_index(); page - static_cast<int>(lane) < pages; page += num_threads()) {  // whole warps
     const std::uint32_t key = page < pages ? __float_as_uint(share[page]) : 0;
-    const bool counts = page < pages && !(for_completion && (key == 0 || key == kInfinityKey));
-    const unsigned above = __ballot_sync(kWarp, counts && search.side(key) > 0);
-    const bool is_member = counts && search.side(key) == 0;
-    const unsigned members = __ballot_sync(kWarp, is_member);
-    if (lane == 0) {
-      there.taken()[(first_page + page) / 32] = above;
-      there.equal()[(first_page + page) / 32] = search.is_one_key() ? members : 0;
+    unsigned members[kNum];
+    int places[kNum] = {};
+#pragma unroll
+    for (int i = 0; i < kNum; ++i) {
+      const Search& search = found[first + i];
+      const bool counts = page < pages && !(first + i == kCompletion && (key == 0 || key == kInfinityKey));
+      const unsigned above = __ballot_sync(kWarp, counts && search.side(key) > 0);
+      members[i] = __ballot_sync(kWarp, counts && search.side(key) == 0);
+      if (lane == 0) {
+        there[i].taken()[(first_page + page) / 32] = above;
+        there[i].equal()[(first_page + page) / 32] = search.is_one_key() ? members[i] : 0;
+      }
+      if (search.is_one_key()) members[i] = 0;
+      if (lane == 0 && members[i] != 0) places[i] = atomicAdd(&there[i].num_members(), __popc(members[i]));
     }
-    if (members == 0 || search.is_one_key()) continue;
-    int place = 0;
-    if (lane == 0) place = atomicAdd(&there.num_members(), __popc(members));
-    place = __shfl_sync(kWarp, place, 0) + __popc(members & ((1U << lane) - 1U));
-    if (is_member) there.members()[place] = {first_page + page, key};
+#pragma unroll
+    for (int i = 0; i < kNum; ++i) {
+      const int place = __shfl_sync(kWarp, places[i], 0) + __popc(members[i] & ((1U << lane) - 1U));
+      if ((members[i] >> lane & 1) != 0) there[i].members()[place] = {first_page + page, key};
+    }
   }
 }
 
 /// Of the members, takes those that are wanted.
 __device__ inline void take_members(Search search, const Marks& marks, int num_words, int* scratch, std::int32_t* counts) {
+  const auto take = [&](int page) { atomicOr(&marks.taken()[page / 32], 1U << page % 32); };
+  const Member* const members = marks.members();
   int ties = search.wanted;
   if (!search.is_one_key()) {
     search.size = marks.num_members();
     search.wanted = min(search.wanted, search.size);  // a completion has no members without a share
-    const Cut cut = find_cut(search, search.size, scratch, counts, [&](int i) { return marks.members()[i].key; });
-    const bool all = cut.wanted == cut.equal;
-    for (int i = thread_index(); i < search.size; i += num_threads()) {
-      const auto [page, key] = marks.members()[i];
-      if (key > cut.key || (key == cut.key && all)) atomicOr(&marks.taken()[page / 32], 1U << page % 32);
-      if (key == cut.key && !all) atomicOr(&marks.equal()[page / 32], 1U << page % 32);
+    if (search.size <= kFew) {
+      const auto comes_before = [&](int i, int other) {
+        const auto [page, key] = members[i];
+        return members[other].key > key || (members[other].key == key && members[other].page < page) ? 1 : 0;
+      };
+      int own = 0;
+      const int before = count_of_few(search.size, comes_before, own);
+      if (own < search.size && before < search.wanted) take(members[own].page);
+      __syncthreads();
+      return;
     }
+    const Cut cut = find_cut(search, search.size, counts, false, [&](int i) { return members[i].key; });
+    const bool all = cut.wanted == cut.equal;
+    share_out(search.size, [&](int i) {
+      const auto [page, key] = members[i];
+      if (key > cut.key || (key == cut.key && all)) take(page);
+      if (key == cut.key && !all) atomicOr(&marks.equal()[page / 32], 1U << page % 32);
+    });
     __syncthreads();
     if (all) return;
     ties = cut.wanted;
   }
+#pragma unroll 1
   for (int base = 0; base < num_words && ties > 0; base += num_threads()) {
     const int i = base + thread_index();
     std::uint32_t equal = i < num_words ? marks.equal()[i] : 0;
@@ -144,6 +169,7 @@ __device__ inline void take_members(Search search, const Marks& marks, int num_w
 /// How many pages are taken before each word's, to `before`. Returns the number of all.
 __device__ inline int count_before(const std::uint32_t* taken, std::int32_t* before, int num_words, int* scratch) {
   int num_before = 0;
+#pragma unroll 1
   for (int base = 0; base < num_words; base += num_threads()) {
     const int i = base + thread_index();
     int total = 0;

@@ -74,6 +74,7 @@ Lists checked(const SelectArgs& args) {
   require(lists.query_heads % args.num_lists == 0, "num_lists",
           "a divisor of query_heads = " + std::to_string(lists.query_heads), std::to_string(args.num_lists));
   lists.heads = lists.query_heads / args.num_lists;
+  lists.heads_inverse = ~0U / static_cast<std::uint32_t>(lists.heads) + 1U;
   check_shape("states", args.states, requests, lists.query_heads);
   check_shape("candidates", args.candidates, requests, args.num_lists);
   check_shape("num_candidates", args.num_candidates, requests, args.num_lists);

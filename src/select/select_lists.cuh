@@ -28,7 +28,9 @@ struct Buffers {
 /// What is kept of a list's candidates: pages, masks, and shares of all parts and of the heads. With whole pages a page is
 /// its one part.
 [[nodiscard]] constexpr std::int64_t candidate_words(int capacity, int parts, int heads) noexcept {
-  return std::int64_t{capacity} * (2 + parts + heads + (parts > 1 ? parts * heads : 0));
+  const std::int64_t words = std::int64_t{capacity} * (2 + parts + heads + (parts > 1 ? parts * heads : 0));
+  constexpr std::int64_t kRow = 4;  // what is written at once
+  return (words + kRow - 1) / kRow * kRow;
 }
 
 struct Lists {
@@ -36,6 +38,18 @@ struct Lists {
   Buffers buffers;
   int query_heads = 0;
   int heads = 0;  // of a list
+  std::uint32_t heads_inverse = 0;
+
+  /// A number below 2^32 / heads, divided by the heads of a list.
+  struct Divided {
+    int whole;
+    int head;
+  };
+  [[nodiscard]] constexpr Divided divided(int number) const noexcept {
+    const auto high = static_cast<int>(std::uint64_t{heads_inverse} * static_cast<std::uint32_t>(number) >> 32U);
+    const int whole = heads == 1 ? number : high;
+    return {whole, number - whole * heads};
+  }
 
   [[nodiscard]] constexpr int requests() const noexcept { return static_cast<int>(args.context_tokens.size()); }
   [[nodiscard]] constexpr AlwaysAttended always(int request) const noexcept {

@@ -5,22 +5,20 @@
 
 namespace locks::cuda::select_kernels {
 
-inline constexpr int kRows = kBlockPages / kLanes;  // of 16 pages: what a thread of a half-warp has of a block
-
 /// Says what holds for a list that selects nothing.
 __device__ inline void prepare(const Lists& lists, const Gang& gang) {
   const SelectArgs& args = lists.args;
   if (gang.rank != 0) return;
-  if (threadIdx.x == 0) {
+  if (thread_index() == num_threads() - 1) {
     args.num_candidates(gang.request, gang.list) = 0;
     args.num_selected(gang.request, gang.list) = 0;
     args.num_completed(gang.request, gang.list) = 0;
     if (args.num_attended.data != nullptr) args.num_attended(gang.request, gang.list) = args.always_entries;
   }
-  for (int head = thread_index(); head < lists.heads; head += num_threads()) {
+  share_out(lists.heads, [&](int head) {
     args.skipped_log_mass(gang.request, gang.list * lists.heads + head) = -kInfinity;
     args.coverage(gang.request, gang.list * lists.heads + head) = 1.0F;
-  }
+  });
 }
 
 /// Blocks of pages of one list that a thread block weighs at a time: of all heads, and what it keeps of them.
@@ -31,48 +29,43 @@ struct Round {
   float* factors;  // [blocks, heads]: the origins; then what makes shares of the masses
 };
 
-/// The masses of a round's blocks. A half-warp takes a block and a head; one that has none beside one that does only keeps
-/// the warp whole.
+/// The masses of a round's blocks. A warp takes a block and a head; its halves have every other 16 pages.
 __device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const Round& round) {
-  const int lane = thread_index() % kLanes;
+  constexpr int kWarpSize = 32;
+  constexpr int kRows = kBlockPages / kWarpSize;
+  const int lane = thread_index() % kWarpSize;
   const int count = (round.last - round.first) * lists.heads;
-  for (int base = 0; base + thread_index() / 32 * 2 < count; base += num_half_warps()) {  // whole warps
-    const bool works = base + thread_index() / kLanes < count;
-    const int index = min(base + thread_index() / kLanes, count - 1);
-    const int block = round.first + index / lists.heads;
-    const int head = gang.list * lists.heads + index % lists.heads;
+#pragma unroll 1
+  for (int index = thread_index() / kWarpSize; index < count; index += num_warps()) {
+    const auto [in_round, in_list] = lists.divided(index);
+    const int block = round.first + in_round;
+    const int head = gang.list * lists.heads + in_list;
     const float* const log_mass =
         lists.args.log_mass.at(gang.request, head, gang.sink_pages) + std::int64_t{block} * kBlockPages + lane;
-    const int pages = works ? gang.num_pages - block * kBlockPages - lane : 0;
+    const int pages = gang.num_pages - block * kBlockPages - lane;
     float* const own_masses = round.masses + index * kBlockPages + lane;
-    // Of two neighbouring rows each half-warp of a warp takes the other first: they are in different banks.
-    const int odd = thread_index() / kLanes % 2;
+    float mass[kRows];
     float peak = -kInfinity;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const int at = (row ^ odd) * kLanes;
-      const float mass = at < pages ? log_mass[at] : -kInfinity;
-      if (works) own_masses[at] = mass;
-      peak = fmaxf(peak, select::mass_or_none(mass));
+      mass[row] = row * kWarpSize < pages ? log_mass[row * kWarpSize] : -kInfinity;
+      peak = fmaxf(peak, select::mass_or_none(mass[row]));
     }
     peak = largest_of_half_warp(peak);
+    peak = fmaxf(peak, __shfl_xor_sync(kWarp, peak, kLanes));
     const float origin = peak > -kInfinity ? peak : 0.0F;
-    float sum = 0.0F;
-#pragma unroll 2
-    for (int row = 0; works && row < kRows; row += 2) {
-      float* const mine = own_masses + (row + odd) * kLanes;
-      float* const next = own_masses + (row + 1 - odd) * kLanes;
-      const float a = select::from_block(*mine, origin);
-      const float b = select::from_block(*next, origin);
-      *mine = a;
-      *next = b;
-      const float first = odd == 0 ? a : b;
-      const float second = odd == 0 ? b : a;
-      sum += first < kInfinity ? first : 0.0F;
-      sum += second < kInfinity ? second : 0.0F;
+    float sum = 0.0F;  // of the lower half's
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float own = select::from_block(mass[row], origin);
+      own_masses[row * kWarpSize] = own;
+      const float counted = own < kInfinity ? own : 0.0F;
+      const float next = __shfl_down_sync(kWarp, counted, kLanes);
+      sum += counted;
+      sum += next;
     }
     sum = fold_half_warp(sum);
-    if (!works || lane != 0) continue;
+    if (lane != 0) continue;
     round.factors[index] = origin;
     lists.buffers.masses[lists.head_at(gang.request, head) * lists.buffers.max_blocks + block] = {origin, sum};
   }
@@ -80,6 +73,7 @@ __device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const 
 
 /// The logarithms of what is always attended, to norms. The last threads do it: they are the last to get a block to weigh.
 __device__ inline void read_always(const Lists& lists, const Gang& gang, float* norms) {
+#pragma unroll 1
   for (int i = num_threads() - 1 - thread_index(); i < lists.heads; i += num_threads()) {
     norms[i] = always_log_mass(lists, gang.request, gang.list * lists.heads + i);
   }
@@ -88,6 +82,7 @@ __device__ inline void read_always(const Lists& lists, const Gang& gang, float* 
 /// From those, the logarithms of the heads' whole masses; every thread block of the gang needs them.
 __device__ inline void find_norms(const Lists& lists, const Gang& gang, float* norms) {
   const int half_warp = thread_index() / kLanes;
+#pragma unroll 1
   for (int first = 0; first + half_warp / 2 * 2 < lists.heads; first += num_half_warps()) {  // whole warps
     const int in_list = min(first + half_warp, lists.heads - 1);
     const int head = gang.list * lists.heads + in_list;
@@ -105,12 +100,12 @@ __device__ inline void find_norms(const Lists& lists, const Gang& gang, float* n
 __device__ inline void share_pages(const Lists& lists, const Gang& gang, const Round& round, const float* norms,
                                    float* share, std::int32_t* counts) {
   const int heads = lists.heads;
-  for (int i = thread_index(); i < (round.last - round.first) * heads; i += num_threads()) {
-    round.factors[i] = select::share_exp(round.factors[i] - norms[i % heads]);
-  }
+  share_out((round.last - round.first) * heads, [&](int i) {
+    round.factors[i] = select::share_exp(round.factors[i] - norms[lists.divided(i).head]);
+  });
   __syncthreads();
   const int pages = min(gang.num_pages - round.first * kBlockPages, (round.last - round.first) * kBlockPages);
-  for (int page = thread_index(); page < pages; page += num_threads()) {
+  share_out(pages, [&](int page) {
     const int block = page / kBlockPages;
     const float* const masses = round.masses + block * heads * kBlockPages + page % kBlockPages;
     const float* const factors = round.factors + block * heads;
@@ -122,7 +117,7 @@ __device__ inline void share_pages(const Lists& lists, const Gang& gang, const R
     }
     share[page] = all;
     atomicAdd(&counts[first_bucket_of(__float_as_uint(all))], 1);
-  }
+  });
   __syncthreads();
 }
 

@@ -11,7 +11,6 @@
 
 namespace locks::test {
 
-constexpr int kPages = 700;
 constexpr int kRequests = 2;
 
 /// Two requests; each list completes some pages, with masks of every kind.
@@ -30,13 +29,13 @@ struct CompleteCase {
   std::vector<float> states;
 
   CompleteCase(const SummaryFormat& format, int head_dim, int kv_heads, int group, bool list_per_head, int longest,
-               float query_size = 1.0F)
+               float query_size = 1.0F, int pages = 700)
       : geometry{head_dim, kv_heads, kv_heads * group, 1.0F / std::sqrt(static_cast<float>(head_dim))},
         lists(list_per_head ? kv_heads * group : kv_heads),
         heads(kv_heads * group / lists),
         capacity(longest + 3),
-        records(format, head_dim, kv_heads, kPages, 16, 5),
-        table({200 * kPageTokens + 7, 450 * kPageTokens}, kPages, 32, 3),
+        records(format, head_dim, kv_heads, pages, 16, 5),
+        table({pages * 2 / 7 * kPageTokens + 7, pages * 9 / 14 * kPageTokens}, pages, 32, 3),
         device_table(table),
         queries(normal_floats(static_cast<std::size_t>(kRequests * kv_heads * group * head_dim), 4, query_size)),
         skipped(normal_floats(static_cast<std::size_t>(kRequests * kv_heads * group), 6)),
@@ -45,7 +44,7 @@ struct CompleteCase {
     const std::uint16_t masks[] = {kWholePage, 0x0001, 0x8000, 0xFFF0, 0x0F0F, 0};
     for (int row = 0; row < kRequests * lists; ++row) {
       const int filled = table.table.filled_pages(row / lists);
-      const int count = std::min(filled, row == 0 ? longest : row % 3 == 2 ? 0 : 1 + static_cast<int>(random() % longest));
+      const int count = std::min(filled, row % lists == 0 ? longest : row % 3 == 2 ? 0 : 1 + static_cast<int>(random() % longest));
       counts.push_back(count);
       for (int i = 0; i < capacity; ++i) {
         const auto mask = i < 6 ? masks[i] : i % 3 == 0 ? static_cast<std::uint16_t>(random()) : kWholePage;

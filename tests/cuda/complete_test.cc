@@ -152,6 +152,16 @@ TEST_P(CudaCompleteTest, LongListsAndSharpWeights) {
   expect_right(c, "long lists");
 }
 
+/// 24 parts and 71 times a part's pages, which is more parts than there may be.
+TEST_F(CudaComplete, ListsOfManyParts) {
+  for (const int head_dim : {64, 128, 256}) {
+    for (const int longest : {1500, 4500}) {
+      Case c(kGraded8, head_dim, 1, 2, false, longest, 2.0F, longest * 14 / 9 + 14);
+      expect_right(c, std::to_string(longest) + " pages");
+    }
+  }
+}
+
 TEST_F(CudaComplete, MergesNothingWithoutMassOrTokens) {
   Case no_mass(kGraded8, 64, 2, 3, false, 40);
   no_mass.skipped.assign(no_mass.skipped.size(), -kInfinity);

@@ -20,6 +20,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -229,6 +230,11 @@ T __shfl_down_sync(unsigned, T value, unsigned delta, int width = 32) {
   return locks::cuda::emulator::Block::current->exchange(
       value, [&](const T* all, int own) { return own % width + step < width ? all[own + step] : all[own]; });
 }
+inline void __syncwarp() { (void)__shfl_sync(~0U, 0, 0); }
+inline int __reduce_add_sync(unsigned, int value) {
+  return locks::cuda::emulator::Block::current->exchange(
+      value, [](const int* all, int) { return std::accumulate(all, all + 32, 0); });
+}
 inline unsigned __ballot_sync(unsigned, bool vote) {
   return locks::cuda::emulator::Block::current->exchange(static_cast<unsigned>(vote), [](const unsigned* all, int) {
     unsigned votes = 0;
@@ -258,6 +264,9 @@ inline int __ffs(int value) { return value == 0 ? 0 : std::countr_zero(static_ca
 inline int __clz(int value) { return std::countl_zero(static_cast<unsigned>(value)); }
 struct float2 {
   float x, y;
+};
+struct int4 {
+  int x, y, z, w;
 };
 struct float4 {
   float x, y, z, w;

@@ -210,6 +210,54 @@ TEST_P(CudaScoreTest, TokenLogitsMatchTheReference) {
   }
 }
 
+/// Of 800 lists each has few blocks, which take several times as many pages as they hold; alone it has enough of them.
+TEST_P(CudaScoreTest, TokenLogitsAreThoseOfARequestAlone) {
+  const auto [format, head_dim] = GetParam();
+  constexpr int kRequests = 40;
+  constexpr int kLists = 20;
+  constexpr int kCapacity = 100;
+  constexpr int kPages = 120;
+  RandomRecords records(*format, head_dim, kLists, kPages, 16, 9);
+  std::vector<std::int32_t> lengths;
+  for (int i = 0; i < kRequests; ++i) lengths.push_back((1 + i % 3) * kPageTokens + i % 5);
+  const test::TableData table(lengths, kPages, 16, 4);
+  Case c(records, kLists, 1, table, queries_for(kRequests, kLists, 1, head_dim, 13));
+  std::vector<std::int32_t> counts;
+  std::vector<std::int32_t> pages;
+  for (int row = 0; row < kRequests * kLists; ++row) {
+    counts.push_back(row % 7 == 0 ? row % 3 : kCapacity - row % 5);
+    for (int i = 0; i < kCapacity; ++i) pages.push_back((i * 7 + row) % table.table.filled_pages(row / kLists));
+  }
+  const DeviceArray<std::int32_t> device_counts(counts);
+  const DeviceArray<std::int32_t> device_pages(pages);
+  constexpr std::size_t kFloats = std::size_t{kRequests} * kLists * kCapacity * kPageTokens;
+  const ScoreArgs device = c.device();
+  cuda::TokenScoreArgs args{device.geometry, device.queries, device.summaries, device.table, kLists, {}, {}, {}};
+  args.pages = contiguous<const std::int32_t>(device_pages.data(), kRequests, kLists, kCapacity);
+  args.num_pages = contiguous<const std::int32_t>(device_counts.data(), kRequests, kLists);
+  const DeviceArray<float> together(std::vector<float>(kFloats, kUntouched));
+  args.logits = contiguous<float>(together.data(), kRequests, kLists, kCapacity, 1, kPageTokens);
+  cuda::score_tokens(args, nullptr);
+
+  const DeviceArray<float> alone(std::vector<float>(kFloats, kUntouched));
+  args.logits.data = alone.data();
+  for (int request = 0; request < kRequests; ++request) {
+    cuda::TokenScoreArgs one = args;
+    const auto cut = [&](auto& view) {
+      view.data += request * view.stride[0];
+      view.shape[0] = 1;
+    };
+    cut(one.queries);
+    cut(one.table.blocks);
+    one.table.context_tokens = args.table.context_tokens.subspan(static_cast<std::size_t>(request), 1);
+    cut(one.pages);
+    cut(one.num_pages);
+    cut(one.logits);
+    cuda::score_tokens(one, nullptr);
+  }
+  EXPECT_EQ(together.read(), alone.read());
+}
+
 /// The same pages and queries in another order, in another batch and with other block sizes.
 TEST_P(CudaScoreTest, APagesBitsDependOnItAlone) {
   const auto [format, head_dim] = GetParam();
