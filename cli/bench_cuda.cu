@@ -1,6 +1,7 @@
 #include "bench_cuda.h"
 
 #include "bench_cuda_memory.cuh"
+#include "locks/cuda_selectors.h"
 
 namespace locks::cli {
 namespace {
@@ -81,6 +82,25 @@ class Layer {
     return graph_us(kLaunches,
                     [&](int i, cudaStream_t stream) { cuda::run(plan, inputs(i), out(), {}, workspace.span(), stream); });
   }
+  /// Times steps of another selector.
+  [[nodiscard]] double decode_us(const SelectorConfig& config) const {
+    const cuda::SelectorPlan plan(config, geometry_, {requests_, context_tokens_, 1}, 0);
+    const Array<std::byte> workspace(cuda::decode_workspace_bytes(plan));
+    const Bounds bounds(*this);
+    return graph_us(kLaunches, [&](int i, cudaStream_t stream) {
+      cuda::run(plan, inputs(i), bounds.view, out(), {}, workspace.span(), stream);
+    });
+  }
+  [[nodiscard]] double quest_score_us() const {
+    const Bounds bounds(*this);
+    const Array<float> scores(static_cast<std::size_t>(requests_) * geometry_.query_heads * pages_);
+    return graph_us(kLaunches, [&](int i, cudaStream_t stream) {
+      const DecodeInputs from = inputs(i);
+      cuda::score_bounds({geometry_, from.queries, bounds.view, nullptr, from.table, GroupCombine::kPerQueryHead,
+                          contiguous(scores.data(), requests_, geometry_.query_heads, pages_)},
+                         stream);
+    });
+  }
   [[nodiscard]] double dense_us() const {
     DecodeConfig config;
     config.format = &format_;
@@ -150,6 +170,21 @@ class Layer {
   }
 
  private:
+  /// Quest's, of all pages.
+  struct Bounds {
+    explicit Bounds(const Layer& layer)
+        : memory(static_cast<std::size_t>(
+              cuda::bounds_bytes(DType::kBF16, layer.geometry_.head_dim, layer.geometry_.kv_heads, layer.num_pages_))),
+          view(cuda::make_bounds(DType::kBF16, layer.geometry_.head_dim, layer.geometry_.kv_heads, layer.num_pages_,
+                                 memory.data())) {
+      cuda::bound_pages(
+          {layer.geometry_.head_dim, layer.geometry_.kv_heads, layer.cache(layer.keys_), layer.tables_.span(), view},
+          nullptr);
+      check(cudaDeviceSynchronize());
+    }
+    Array<std::byte> memory;
+    cuda::PageBounds view;
+  };
   static std::vector<std::int32_t> shuffled(std::int64_t count) {
     std::vector<std::int32_t> pages(static_cast<std::size_t>(count));
     std::iota(pages.begin(), pages.end(), 0);
@@ -235,6 +270,44 @@ CudaCase short_case(const Shape& shape, int min_context_tokens) {
           }};
 }
 
+double bound_bytes(const Shape& shape) { return 512.0 * shape.records(); }
+
+CudaCase quest_score_case(const Shape& shape) {
+  return {"cuda.score.quest." + shape.text(), "Quest's bound of every page and query head", [=] {
+            const double bytes = bound_bytes(shape);
+            const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
+            return CudaResult{layer.quest_score_us(), bytes, read_us(bytes), 0.0};
+          }};
+}
+
+/// 2048 tokens, as whole_pages_case().
+CudaCase quest_case(const Shape& shape, GroupCombine combine) {
+  const bool own_lists = combine == GroupCombine::kPerQueryHead;
+  return {
+      std::string("cuda.decode.quest.") + (own_lists ? "" : "sum.") + shape.text(),
+      own_lists ? "whole step of Quest, 2048 tokens for each query head" : "the same, with a list for each KV head", [=] {
+        SelectorConfig config = selector_config("quest");
+        config.combine = combine;
+        const double bytes = bound_bytes(shape) + attend_bytes(shape, config.budget_tokens) * (own_lists ? shape.group : 1);
+        const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
+        return CudaResult{layer.decode_us(config), bytes, read_us(bytes), layer.dense_us()};
+      }};
+}
+
+CudaCase oracle_case(const Shape& shape, int part_tokens) {
+  const bool parts = part_tokens < kPageTokens;
+  return {std::string("cuda.decode.oracle.") + (parts ? "parts." : "pages.") + shape.text(),
+          parts ? "whole step by every key, 512 tokens in parts" : "whole step by every key, 2048 tokens in whole pages",
+          [=] {
+            SelectorConfig config = selector_config("oracle");
+            config.budget_tokens = parts ? 512 : 2048;
+            config.part_tokens = part_tokens;
+            const double bytes = attend_bytes(shape, shape.context_tokens) / 2 + attend_bytes(shape, config.budget_tokens);
+            const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
+            return CudaResult{layer.decode_us(config), bytes, read_us(bytes), layer.dense_us()};
+          }};
+}
+
 CudaCase dense_case(const Shape& shape) {
   return {"cuda.dense." + shape.text(), "exact attention over every token, bf16", [=] {
             const double bytes = attend_bytes(shape, shape.context_tokens);
@@ -268,6 +341,14 @@ std::vector<CudaCase> cuda_cases() {
   for (const int context : {kMega / 1024, kMega / 64}) {
     cases.push_back(default_case({8, 4, 1, context}));
     cases.push_back(short_case({8, 4, 1, context}, kMega / 64 + 1));
+  }
+  for (const int context : {kMega / 8, kMega}) {
+    const Shape shape{4, 8, 1, context};
+    cases.push_back(quest_score_case(shape));
+    cases.push_back(quest_case(shape, GroupCombine::kPerQueryHead));
+    cases.push_back(quest_case(shape, GroupCombine::kSum));
+    cases.push_back(oracle_case(shape, kPageTokens));
+    cases.push_back(oracle_case(shape, 4));
   }
   cases.push_back(whole_pages_case({8, 4, 4, kMega / 8}, kGraded8));
   cases.push_back(default_case({8, 4, 4, kMega / 8}));

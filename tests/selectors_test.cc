@@ -349,28 +349,6 @@ INSTANTIATE_TEST_SUITE_P(All, AnySelector,
                                          "shared_basis", "two_bit"),
                          [](const auto& info) { return std::string(info.param); });
 
-StepResult run_selectors(const SelectorConfig& config, const StepData& data, int threads, int min_context = 0) {
-  std::vector<std::unique_ptr<Selector>> owned;
-  std::vector<Selector*> selectors;
-  for (std::size_t i = 0; i < data.table.context_tokens.size(); ++i) {
-    owned.push_back(make_selector(config, data.geometry));
-    selectors.push_back(owned.back().get());
-  }
-  StepResult result;
-  const auto requests = static_cast<std::int64_t>(selectors.size());
-  result.out.assign(data.queries.size(), std::numeric_limits<float>::quiet_NaN());
-  result.reports.resize(selectors.size());
-  result.coverage.resize(selectors.size() * static_cast<std::size_t>(data.geometry.kv_heads));
-  SelectorStep step(config, data.geometry, min_context);
-  ThreadPool pool(threads);
-  const DecodeInputs inputs = data.inputs();
-  const View<float, 3> out = contiguous(result.out.data(), requests, data.geometry.query_heads, data.geometry.head_dim);
-  const View<float, 2> coverage = contiguous(result.coverage.data(), requests, data.geometry.kv_heads);
-  pool.run(
-      [&](Team team) { EXPECT_TRUE(step.run(inputs, selectors, out, result.reports, team, active_target(), coverage)); });
-  return result;
-}
-
 void expect_dense(const StepData& data, int request, const std::vector<float>& out) {
   const int head_dim = data.geometry.head_dim;
   for (int kv_head = 0; kv_head < data.geometry.kv_heads; ++kv_head) {

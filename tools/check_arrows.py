@@ -24,7 +24,7 @@ MAY_INCLUDE = {
     **{stage: {"cpu", "cuda", "page_summary"} for stage in STAGES},
     "decode": {"cpu", "cuda", "page_summary"},
     "io": set(),
-    "selectors": {"cpu", "page_summary"},
+    "selectors": {"cpu", "cuda", "page_summary", "decode"},
 }
 SOURCES = {".h", ".cc", ".c", ".cu", ".cuh", ".py", ".cmake", ".sh"}
 MAX_BYTES = 30 * 1024

@@ -4,12 +4,9 @@
 // A thread block takes four query heads: it is small, to run beside those of the scorer. A
 // row of keys is read by 16 or 32 lanes, 8 dimensions each; products are summed across lanes in halves, so that in the end
 // each lane has one token's logit of one head.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "cuda/chain.cuh"
-#include "cuda/e4m3.cuh"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/rows.cuh"
 #include "cuda/softmax_state.cuh"
 #include "decode/always_cuda.h"
 
@@ -17,62 +14,7 @@ namespace locks::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kHeads = 4;  // of a thread block
-constexpr int kLaneDims = 8;
-constexpr unsigned kAllLanes = 0xFFFFFFFFU;
-
-__device__ __forceinline__ float2 to_floats(__half2 pair) { return __half22float2(pair); }
-__device__ __forceinline__ float2 to_floats(__nv_bfloat162 pair) { return __bfloat1622float2(pair); }
-
-/// Eight numbers of a row of the cache.
-template <class Pair>
-struct Numbers {
-  uint4 packed;
-  __device__ __forceinline__ void read(const std::byte* row, int lane) {
-    packed = reinterpret_cast<const uint4*>(row)[lane];
-  }
-  __device__ __forceinline__ void unpack(float (&to)[kLaneDims]) const {
-    const std::uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 pair = to_floats(*reinterpret_cast<const Pair*>(&words[i]));
-      to[2 * i] = pair.x;
-      to[2 * i + 1] = pair.y;
-    }
-  }
-};
-template <>
-struct Numbers<float> {
-  float4 first, second;
-  __device__ __forceinline__ void read(const std::byte* row, int lane) {
-    first = reinterpret_cast<const float4*>(row)[2 * lane];
-    second = reinterpret_cast<const float4*>(row)[2 * lane + 1];
-  }
-  __device__ __forceinline__ void unpack(float (&to)[kLaneDims]) const {
-    const float all[kLaneDims] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
-#pragma unroll
-    for (int i = 0; i < kLaneDims; ++i) to[i] = all[i];
-  }
-};
-
-struct E4M3;
-template <>
-struct Numbers<E4M3> {
-  uint2 packed;
-  __device__ __forceinline__ void read(const std::byte* row, int lane) {
-    packed = reinterpret_cast<const uint2*>(row)[lane];
-  }
-  __device__ __forceinline__ void unpack(float (&to)[kLaneDims]) const {
-    const std::uint32_t words[2] = {packed.x, packed.y};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t halves = e4m3_pair_to_f16(words[i / 2] >> 16 * (i % 2));
-      const float2 pair = to_floats(*reinterpret_cast<const __half2*>(&halves));
-      to[2 * i] = pair.x;
-      to[2 * i + 1] = pair.y;
-    }
-  }
-};
+constexpr int kHeads = kRowSums;  // of a thread block
 
 /// The tokens, packed: those of the first pages, then the last ones.
 struct AlwaysTokens {
@@ -83,16 +25,6 @@ struct AlwaysTokens {
   }
 };
 
-__device__ const std::byte* key_row(const AlwaysArgs& args, int request, int kv_head, int position) {
-  const int in_table = position / args.table.block_tokens;
-  const int in_block = position - in_table * args.table.block_tokens;
-  const std::int64_t block = args.table.blocks(request, in_table);
-  const std::byte* const head = args.keys.data + kv_head * args.keys.head_stride;
-  if (args.keys.page_slots != nullptr)
-    return head + args.keys.page_slots[block * kPageTokens + in_block] * args.keys.token_stride;
-  return head + block * args.keys.block_stride + in_block * args.keys.token_stride;
-}
-
 __device__ void list_always(const AlwaysArgs& args, const AlwaysAttended& always, int request, int list) {
   const int filled = always.filled_pages - always.selectable_pages();
   for (int i = static_cast<int>(threadIdx.x); i < args.entries.shape[2]; i += 32 * kWarps) {
@@ -102,27 +34,6 @@ __device__ void list_always(const AlwaysArgs& args, const AlwaysAttended& always
       entry = {always.filled_pages, static_cast<std::uint16_t>((1U << always.tail_tokens) - 1U)};
     args.entries(request, list, i) = entry;
   }
-}
-
-/// Sums over the lanes of a row: of `kHeads` sums each lane is left with that of head `lane / (kRowLanes / kHeads)`.
-template <int kRowLanes>
-__device__ __forceinline__ float sum_row(float (&sums)[kHeads], int lane) {
-#pragma unroll
-  for (int left = kHeads / 2, step = kRowLanes / 2; step > 0; left /= 2, step /= 2) {
-    if (left == 0) {
-      sums[0] += __shfl_xor_sync(kAllLanes, sums[0], step);
-      continue;
-    }
-    const bool upper = (lane & step) != 0;
-#pragma unroll
-    for (int i = 0; i < kHeads / 2; ++i) {
-      if (i >= left) continue;
-      const float mine = upper ? sums[left + i] : sums[i];
-      const float other = upper ? sums[i] : sums[left + i];
-      sums[i] = mine + __shfl_xor_sync(kAllLanes, other, step);
-    }
-  }
-  return sums[0];
 }
 
 /// Grid: KV heads times passes over their query heads, requests. `kRowLanes` * 8 dimensions hold a head.
@@ -167,7 +78,8 @@ __global__ void __launch_bounds__(32 * kWarps, 7) always_kernel(const __grid_con
     for (int i = 0; i < kAhead; ++i) {
       const int token = base + i * stride + warp * kAtOnce + static_cast<int>(threadIdx.x) % 32 / kRowLanes;
       keys[i] = {};
-      if (token < count && has_dims) keys[i].read(key_row(args, request, kv_head, tokens.position(token)), lane);
+      if (token < count && has_dims)
+        keys[i].read(token_row(args.keys, args.table, request, kv_head, tokens.position(token)), lane);
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -189,8 +101,8 @@ __global__ void __launch_bounds__(32 * kWarps, 7) always_kernel(const __grid_con
     }
   }
   if (kAtOnce == 2) {
-    const float other_max = __shfl_xor_sync(kAllLanes, max, 16);
-    const float other_sum = __shfl_xor_sync(kAllLanes, sum, 16);
+    const float other_max = __shfl_xor_sync(kWholeWarp, max, 16);
+    const float other_sum = __shfl_xor_sync(kWholeWarp, sum, 16);
     const FoldScales scales = fold_scales(max, other_max);
     max = scales.max;
     sum = fold(sum, other_sum, scales);

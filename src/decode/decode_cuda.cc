@@ -4,10 +4,12 @@
 
 #include "cpu/check.h"
 #include "cpu/cutter.h"
+#include "cuda/rank.h"
 #include "cuda/step.h"
 #include "decode/always_cuda.h"
 #include "decode/buffers.h"
 #include "decode/report_cuda.h"
+#include "decode/step_cuda.h"
 #include "locks/cuda.h"
 
 namespace locks::cuda {
@@ -113,7 +115,8 @@ void require(bool fits, const std::string& argument, const std::string& expected
 
 /// What the stages do not check themselves: that the step fits the plan.
 void check_step(const DecodePlan& plan, const DecodeInputs& inputs, const View<float, 3>& out,
-                std::span<const DecodeReport> reports, std::size_t workspace_bytes, const Buffers& buffers) {
+                std::span<const DecodeReport> reports, std::size_t workspace_bytes, const Buffers& buffers,
+                bool by_records) {
   const int requests = inputs.table.num_requests();
   require(requests <= plan.limits().max_requests, "table.context_tokens.size()",
           "at most max_requests = " + std::to_string(plan.limits().max_requests), std::to_string(requests));
@@ -125,7 +128,7 @@ void check_step(const DecodePlan& plan, const DecodeInputs& inputs, const View<f
           "none, or one for each of " + std::to_string(requests) + " requests", std::to_string(reports.size()));
   require(workspace_bytes >= buffers.bytes, "workspace", std::to_string(buffers.bytes) + " bytes",
           std::to_string(workspace_bytes));
-  if (!selects(plan)) return;
+  if (!selects(plan) || !by_records) return;
   const SummaryFormat* const format = inputs.summaries.format;
   require(format != nullptr && format->id == plan.config().format->id, "summaries.format",
           std::string(plan.config().format->name) + " as planned",
@@ -136,8 +139,9 @@ void check_step(const DecodePlan& plan, const DecodeInputs& inputs, const View<f
 
 class Step {
  public:
-  Step(const DecodePlan& plan, const DecodeInputs& inputs, const Buffers& buffers, Stream stream)
-      : plan_(plan), inputs_(inputs), buffers_(buffers), stream_(stream), lists_(decode::num_lists(plan)) {}
+  /// `scorer`: null for LOCKS.
+  Step(const DecodePlan& plan, const DecodeInputs& inputs, const Buffers& buffers, const PageScorer* scorer, Stream stream)
+      : plan_(plan), inputs_(inputs), buffers_(buffers), scorer_(scorer), stream_(stream), lists_(decode::num_lists(plan)) {}
 
   void attend_whole(View<float, 3> out) const {
     attend(attend_args(plan_.geometry().kv_heads, {}, {}), states(), false, out, stream_);
@@ -149,19 +153,18 @@ class Step {
     const AttendArgs attended =
         attend_args(lists_, first_requests(buffers_.attended, requests), first_requests(buffers_.num_attended, requests));
     check_attend(attended, states());
-    score_in_step({plan_.geometry(),
-                   inputs_.queries,
-                   inputs_.summaries,
-                   inputs_.table,
-                   first_requests(buffers_.log_mass, requests),
-                   {}},
-                  {config.select, config.min_context_tokens}, stream_);
+    score_pages();
     launch_always({config.select, config.min_context_tokens, plan_.geometry(), inputs_.queries, inputs_.keys, inputs_.table,
                    lists_, first_requests(buffers_.attended, requests), states()},
                   stream_);
     const SelectArgs select = select_args();
+    const bool parts = config.select.part_tokens < kPageTokens;
+    if (scorer_ != nullptr) {
+      choose_scored(select, parts, wants_coverage);
+      return attend(attended, states(), false, out, stream_);
+    }
     select_pages_in_step(select, stream_);
-    if (config.select.part_tokens < kPageTokens) {
+    if (parts) {
       score_tokens_in_step({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.candidates,
                             select.num_candidates, first_requests(buffers_.logits, requests)},
                            stream_);
@@ -187,15 +190,33 @@ class Step {
     args.selected = buffers_.selected;
     args.num_selected = buffers_.num_selected;
     args.num_completed = buffers_.num_completed;
-    args.coverage = buffers_.coverage;
+    if (scorer_ == nullptr || !scorer_->ranks) args.coverage = buffers_.coverage;
     args.token_bytes = row_bytes(inputs_.keys.dtype, geometry.head_dim) + row_bytes(inputs_.values.dtype, geometry.head_dim);
-    args.record_bytes = record_layout(*plan_.config().format, geometry.head_dim).record_bytes;
+    args.record_bytes =
+        scorer_ != nullptr ? scorer_->page_bytes : record_layout(*plan_.config().format, geometry.head_dim).record_bytes;
     args.value_record_bytes = value_layout(*plan_.config().format, geometry.head_dim).record_bytes;
     args.reports = reports;
     launch_report(args, stream_);
   }
 
  private:
+  void score_pages() const {
+    const auto requests = inputs_.table.context_tokens.size();
+    const View<float, 3> log_mass = first_requests(buffers_.log_mass, requests);
+    if (scorer_ != nullptr) return scorer_->score(log_mass, first_requests(buffers_.logits, requests), stream_);
+    score_in_step({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, log_mass, {}},
+                  {plan_.config().select, plan_.config().min_context_tokens}, stream_);
+  }
+  void choose_scored(SelectArgs select, bool parts, bool wants_coverage) const {
+    if (scorer_->ranks) {
+      select.log_mass.shape[1] = lists_;
+      return rank_pages(select, Start::kEarly, stream_);
+    }
+    select_pages_in_step(select, stream_);
+    // No kernel between the two makes the second one wait for the candidates.
+    if (parts) return select_tokens(select, stream_);
+    select_tokens_in_step(select, wants_coverage, stream_);
+  }
   [[nodiscard]] SoftmaxStates states() const { return first_requests(buffers_.states, inputs_.table.context_tokens.size()); }
   [[nodiscard]] AttendArgs attend_args(int num_lists, View<const SelectedPage, 3> selected,
                                        View<const std::int32_t, 2> num_selected) const {
@@ -230,9 +251,26 @@ class Step {
   const DecodePlan& plan_;
   const DecodeInputs& inputs_;
   const Buffers& buffers_;
+  const PageScorer* scorer_;
   Stream stream_;
   int lists_;
 };
+
+void run_step(const DecodePlan& plan, const DecodeInputs& inputs, const PageScorer* scorer, View<float, 3> out,
+              std::span<DecodeReport> reports, std::span<std::byte> workspace, Stream stream) {
+  if (inputs.table.num_requests() == 0) return;
+  const Buffers buffers = cut(plan, workspace.data());
+  check_step(plan, inputs, out, reports, workspace.size(), buffers, scorer == nullptr);
+  const Step step(plan, inputs, buffers, scorer, stream);
+  const std::int64_t num_pages = scorer == nullptr ? inputs.summaries.num_pages : inputs.keys.num_pages;
+  const bool any_selects = selects(plan) && num_pages > 0;  // no page, no context beyond a page
+  if (any_selects) {
+    step.select_and_attend(out, !reports.empty());
+  } else {
+    step.attend_whole(out);
+  }
+  if (!reports.empty()) step.report(reports, any_selects);
+}
 
 }  // namespace
 
@@ -240,17 +278,11 @@ std::size_t decode_workspace_bytes(const DecodePlan& plan) noexcept { return cut
 
 void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out, std::span<DecodeReport> reports,
          std::span<std::byte> workspace, Stream stream) {
-  if (inputs.table.num_requests() == 0) return;
-  const Buffers buffers = cut(plan, workspace.data());
-  check_step(plan, inputs, out, reports, workspace.size(), buffers);
-  const Step step(plan, inputs, buffers, stream);
-  const bool any_selects = selects(plan) && inputs.summaries.num_pages > 0;  // no page, no context beyond a page
-  if (any_selects) {
-    step.select_and_attend(out, !reports.empty());
-  } else {
-    step.attend_whole(out);
-  }
-  if (!reports.empty()) step.report(reports, any_selects);
+  run_step(plan, inputs, nullptr, out, reports, workspace, stream);
+}
+void run(const DecodePlan& plan, const DecodeInputs& inputs, const PageScorer& scorer, View<float, 3> out,
+         std::span<DecodeReport> reports, std::span<std::byte> workspace, Stream stream) {
+  run_step(plan, inputs, &scorer, out, reports, workspace, stream);
 }
 
 }  // namespace locks::cuda

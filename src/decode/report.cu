@@ -28,7 +28,7 @@ __global__ void report(const __grid_constant__ ReportArgs args) {
       }
       if (lane == 0) completed_pages += args.num_completed(request, list);
     }
-    for (int head = lane; head < static_cast<int>(args.coverage.shape[1]); head += 32)
+    for (int head = lane; args.coverage.data != nullptr && head < static_cast<int>(args.coverage.shape[1]); head += 32)
       coverage += args.coverage(request, head);
   }
   selected_tokens = warp_sum(selected_tokens);
@@ -46,7 +46,7 @@ __global__ void report(const __grid_constant__ ReportArgs args) {
     const auto lists = static_cast<float>(args.num_lists);
     out.attended_tokens = static_cast<float>(always.tokens) + static_cast<float>(selected_tokens) / lists;
     out.completed_pages = static_cast<float>(completed_pages) / lists;
-    out.coverage = coverage / static_cast<float>(args.coverage.shape[1]);
+    out.coverage = args.coverage.data == nullptr ? 0.0F : coverage / static_cast<float>(args.coverage.shape[1]);
     out.attend_bytes = args.token_bytes * (std::int64_t{args.kv_heads} * always.tokens + selected_tokens);
     out.score_bytes = std::int64_t{always.first_recent_page} * args.kv_heads * args.record_bytes;
     out.complete_bytes = completed_pages * args.value_record_bytes;

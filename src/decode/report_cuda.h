@@ -17,7 +17,7 @@ struct ReportArgs {
   View<const SelectedPage, 3> selected;      // [requests, lists, capacity]
   View<const std::int32_t, 2> num_selected;  // [requests, lists], like the next
   View<const std::int32_t, 2> num_completed;
-  View<const float, 2> coverage;  // [requests, query_heads]
+  View<const float, 2> coverage;  // [requests, query_heads]; null if there is no estimate
   std::int64_t token_bytes = 0;   // of a token's key and value of one head
   std::int64_t record_bytes = 0;
   std::int64_t value_record_bytes = 0;

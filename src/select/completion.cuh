@@ -13,8 +13,8 @@ __device__ inline void keep_completed(const Lists& lists, const Gang& gang, cons
   share_out((gang.num_pages + 31) / 32, [&](int i) { completed[i] = marks.taken()[i]; });
 }
 
-/// The pages of the completion, less what is selected: this block's share of the words, if the gang's blocks from `first_rank`
-/// on do it. `taken` has all of them.
+/// The pages of the completion, less what is selected: this block's share of the words, if the gang's blocks from
+/// `first_rank` on do it. `taken` has all of them.
 __device__ inline void write_completion(const Lists& lists, const Gang& gang, const PartChoice& choice, int first_rank,
                                         std::uint32_t* taken, std::int32_t* before, int* scratch) {
   const SelectArgs& args = lists.args;

@@ -125,6 +125,18 @@ inline constexpr int kFirstLeading = (127 + kLowest) << (23 - kBucketShift);
   return {low, end - low, bucket.wanted, bucket.size};
 }
 
+// The first buckets of scores that are compared as they are: their leading bits.
+inline constexpr int kRankShift = 32 - kLog2Buckets;
+
+/// Larger scores have larger keys; what is no number is as -infinity, and both zeros are one.
+[[nodiscard]] __device__ inline std::uint32_t rank_key(float score) {
+  const std::uint32_t bits = __float_as_uint((score > -kInfinity ? score : -kInfinity) + 0.0F);
+  return bits >> 31 != 0 ? ~bits : bits | 1U << 31;
+}
+[[nodiscard]] __device__ inline Search rank_search_of(Bucket bucket) {
+  return {static_cast<std::uint32_t>(bucket.index) << kRankShift, 1U << kRankShift, bucket.wanted, bucket.size};
+}
+
 /// The `wanted`-th largest key, and how many of those that equal it are wanted.
 struct Cut {
   std::uint32_t key = ~0U;

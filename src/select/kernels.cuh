@@ -38,7 +38,9 @@ __device__ inline void write_candidates(const Lists& lists, const Gang& gang, co
   if (args.num_attended.data != nullptr) args.num_attended(gang.request, gang.list) = args.always_entries + before;
 }
 
-/// Step 1, and the pages of the completion.
+/// Step 1, and the pages of the completion. `kRanks`: scores are compared as they are, a list has one row of them, and
+/// nothing is completed.
+template <bool kRanks>
 __global__ void __launch_bounds__(kMostThreads, 1)
     choose_pages(const __grid_constant__ Lists lists, const __grid_constant__ PagesMemory memory) {
   auto* const shared = dynamic_shared<std::byte>();
@@ -46,25 +48,27 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   const Gang gang(lists);
   let_next_start();
   prepare(lists, gang);
-  auto* const norms = reinterpret_cast<float*>(shared + memory.norms);
+  [[maybe_unused]] auto* const norms = reinterpret_cast<float*>(shared + memory.norms);
   const Counts counts{reinterpret_cast<std::int32_t*>(shared + memory.counts),
                       reinterpret_cast<Search*>(shared + memory.found)};
   share_out(kBuckets, [&](int i) { counts.buckets[i] = 0; });
   wait_for_previous();
   if (gang.num_blocks() == 0) return;
-  read_always(lists, gang, norms);
+  if constexpr (!kRanks) read_always(lists, gang, norms);
 
   const int first_block = gang.first_block();
   const int last_block = gang.last_block();
   Round round{first_block, last_block, reinterpret_cast<float*>(shared + memory.masses),
               reinterpret_cast<float*>(shared + memory.factors)};
-  const auto next_round = [&](int first) {
+  [[maybe_unused]] const auto next_round = [&](int first) {
     round.first = first;
     round.last = min(first + memory.round_blocks, last_block);
   };
-  for (int first = first_block; first < last_block; first += memory.round_blocks) {
-    next_round(first);
-    weigh_blocks(lists, gang, round);
+  if constexpr (!kRanks) {
+    for (int first = first_block; first < last_block; first += memory.round_blocks) {
+      next_round(first);
+      weigh_blocks(lists, gang, round);
+    }
   }
   gang.sync();
   __shared__ int wanted[2];
@@ -74,21 +78,25 @@ __global__ void __launch_bounds__(kMostThreads, 1)
     wanted[kCandidates] = min(select::candidate_pages(args.config, always), static_cast<int>(args.candidates.shape[2]));
     wanted[kCompletion] = min(select::completed_pages(args.config, always), static_cast<int>(args.completed.shape[2]));
   }
-  find_norms(lists, gang, norms);
+  if constexpr (!kRanks) find_norms(lists, gang, norms);
   const int first_page = first_block * kBlockPages;
   const int pages = min(last_block * kBlockPages, gang.num_pages) - first_page;
   float* const share =
       memory.keeps_shares
           ? reinterpret_cast<float*>(shared + memory.shares)
           : lists.buffers.share + lists.list_at(gang.request, gang.list) * lists.buffers.max_pages + first_page;
-  for (int first = first_block; first < last_block; first += memory.round_blocks) {
-    if (last_block - first_block > memory.round_blocks) {
-      __syncthreads();
-      next_round(first);
-      weigh_blocks(lists, gang, round);  // again, to the same bits: there was no place to keep them
-      __syncthreads();
+  if constexpr (kRanks) {
+    rank_pages(lists, gang, first_page, pages, share, counts.buckets);
+  } else {
+    for (int first = first_block; first < last_block; first += memory.round_blocks) {
+      if (last_block - first_block > memory.round_blocks) {
+        __syncthreads();
+        next_round(first);
+        weigh_blocks(lists, gang, round);  // again, to the same bits: there was no place to keep them
+        __syncthreads();
+      }
+      share_pages(lists, gang, round, norms, share + (first - first_block) * kBlockPages, counts.buckets);
     }
-    share_pages(lists, gang, round, norms, share + (first - first_block) * kBlockPages, counts.buckets);
   }
   const Marks marks(shared + memory.marks, lists.buffers.max_pages);
   if (threadIdx.x == 0) marks.num_members() = 0;  // where the masses were
@@ -97,7 +105,11 @@ __global__ void __launch_bounds__(kMostThreads, 1)
 
   const int warp = thread_index() / 32;
   if (gang.rank == 0 && warp <= kCompletion) {
-    const Search search = wanted[warp] > 0 ? search_of(find_bucket(counts.buckets, wanted[warp])) : Search{};
+    Search search;
+    if (wanted[warp] > 0) {
+      const Bucket found = find_bucket(counts.buckets, wanted[warp]);
+      search = kRanks ? rank_search_of(found) : search_of(found);
+    }
     tell(gang, counts.found + warp, search);
   }
   gang.sync();
@@ -178,7 +190,8 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   if (gang.rank == min(1, last) && parts > 1) choice.write(scratch);
   const int completing = min(2, last);
   if (completes && gang.rank >= completing) {
-    write_completion(lists, gang, choice, completing, taken, reinterpret_cast<std::int32_t*>(shared + memory.before), scratch);
+    write_completion(lists, gang, choice, completing, taken, reinterpret_cast<std::int32_t*>(shared + memory.before),
+                     scratch);
   }
 }
 

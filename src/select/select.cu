@@ -40,10 +40,9 @@ Launch launch_of(const char* name, const Lists& lists, int gang, std::int64_t th
   return {name, start, grid, threads, bytes, stream, gang};
 }
 
-}  // namespace
-
-void launch_pages(const Lists& lists, Start start, Stream stream) {
-  constexpr auto kKernel = choose_pages;
+template <bool kRanks>
+void launch_choose_pages(const Lists& lists, Start start, Stream stream) {
+  constexpr auto kKernel = choose_pages<kRanks>;
   const int max_blocks = lists.buffers.max_blocks;
   const auto memory_of = [&](int gang) {
     return PagesMemory(lists.heads, (max_blocks + gang - 1) / gang, lists.buffers.max_pages, most_shared_bytes<kKernel>());
@@ -63,6 +62,11 @@ void launch_pages(const Lists& lists, Start start, Stream stream) {
   }
   launch_kernel<kKernel>(launch(gang), lists, memory_of(gang));
 }
+
+}  // namespace
+
+void launch_pages(const Lists& lists, Start start, Stream stream) { launch_choose_pages<false>(lists, start, stream); }
+void launch_ranks(const Lists& lists, Start start, Stream stream) { launch_choose_pages<true>(lists, start, stream); }
 
 void launch_tokens(const Lists& lists, bool wants_rest, Start start, Stream stream) {
   constexpr auto kKernel = choose_tokens;

@@ -4,6 +4,7 @@
 
 #include "cpu/check.h"
 #include "cpu/cutter.h"
+#include "cuda/rank.h"
 #include "cuda/step.h"
 #include "locks/cuda.h"
 #include "select/select_launch.h"
@@ -108,6 +109,15 @@ void select_pages(const SelectArgs& args, Stream stream) {
 }
 void select_pages_in_step(const SelectArgs& args, Stream stream) {
   select_kernels::launch_pages(select_kernels::checked(args), Start::kEarly, stream);
+}
+
+void rank_pages(const SelectArgs& args, Start start, Stream stream) {
+  if (args.context_tokens.empty()) return;
+  require(args.config.part_tokens == kPageTokens && args.completed.shape[2] == 0, "config",
+          "whole pages and no completion, to select by ranks", std::to_string(args.config.part_tokens) + " tokens a part");
+  require(args.log_mass.shape[1] == args.num_lists, "log_mass.shape[1]",
+          std::to_string(args.num_lists) + " (a row of scores for each list)", std::to_string(args.log_mass.shape[1]));
+  select_kernels::launch_ranks(select_kernels::checked(args), start, stream);
 }
 
 void select_tokens(const SelectArgs& args, Stream stream) {

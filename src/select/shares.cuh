@@ -100,9 +100,8 @@ __device__ inline void find_norms(const Lists& lists, const Gang& gang, float* n
 __device__ inline void share_pages(const Lists& lists, const Gang& gang, const Round& round, const float* norms,
                                    float* share, std::int32_t* counts) {
   const int heads = lists.heads;
-  share_out((round.last - round.first) * heads, [&](int i) {
-    round.factors[i] = select::share_exp(round.factors[i] - norms[lists.divided(i).head]);
-  });
+  share_out((round.last - round.first) * heads,
+            [&](int i) { round.factors[i] = select::share_exp(round.factors[i] - norms[lists.divided(i).head]); });
   __syncthreads();
   const int pages = min(gang.num_pages - round.first * kBlockPages, (round.last - round.first) * kBlockPages);
   share_out(pages, [&](int page) {
@@ -118,6 +117,19 @@ __device__ inline void share_pages(const Lists& lists, const Gang& gang, const R
     share[page] = all;
     atomicAdd(&counts[first_bucket_of(__float_as_uint(all))], 1);
   });
+  __syncthreads();
+}
+
+/// What takes the place of all this where scores are compared as they are: a list has one row of them. Their keys, and how
+/// many are in each bucket, of the pages from `first_page` on.
+__device__ inline void rank_pages(const Lists& lists, const Gang& gang, int first_page, int pages, float* keys,
+                                  std::int32_t* counts) {
+  const float* const scores = lists.args.log_mass.at(gang.request, gang.list, gang.sink_pages + first_page);
+  for (int page = thread_index(); page < pages; page += num_threads()) {
+    const std::uint32_t key = rank_key(scores[page]);
+    keys[page] = __uint_as_float(key);
+    atomicAdd(&counts[key >> kRankShift], 1);
+  }
   __syncthreads();
 }
 

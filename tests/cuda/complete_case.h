@@ -44,7 +44,9 @@ struct CompleteCase {
     const std::uint16_t masks[] = {kWholePage, 0x0001, 0x8000, 0xFFF0, 0x0F0F, 0};
     for (int row = 0; row < kRequests * lists; ++row) {
       const int filled = table.table.filled_pages(row / lists);
-      const int count = std::min(filled, row % lists == 0 ? longest : row % 3 == 2 ? 0 : 1 + static_cast<int>(random() % longest));
+      const int count = std::min(filled, row % lists == 0 ? longest
+                                         : row % 3 == 2   ? 0
+                                                          : 1 + static_cast<int>(random() % longest));
       counts.push_back(count);
       for (int i = 0; i < capacity; ++i) {
         const auto mask = i < 6 ? masks[i] : i % 3 == 0 ? static_cast<std::uint16_t>(random()) : kWholePage;

@@ -259,6 +259,7 @@ T __ldcg(const T* at) {
   return *at;
 }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline int __popc(unsigned value) { return std::popcount(value); }
 inline int __ffs(int value) { return value == 0 ? 0 : std::countr_zero(static_cast<unsigned>(value)) + 1; }
 inline int __clz(int value) { return std::countl_zero(static_cast<unsigned>(value)); }

@@ -1,6 +1,7 @@
 // The selection's kernels on the CPU (emulator.h): what they compute is tested without a GPU too.
 #include "emulator.h"
 
+#include "rank_case.h"
 #include "select/kernels.cuh"
 #include "select/select_launch.h"
 #include "select_case.h"
@@ -36,10 +37,32 @@ void select(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const auto& buffers = lists.buffers;
   const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, most);
   const kernels::TokensMemory tokens(lists.heads, parts, buffers.capacity, buffers.max_pages, most);
-  cuda::emulator::launch(x, y, gang, kThreads, pages.bytes, [&] { kernels::choose_pages(lists, pages); });
+  cuda::emulator::launch(x, y, gang, kThreads, pages.bytes, [&] { kernels::choose_pages<false>(lists, pages); });
   const int token_gang = tokens.keeps_candidates ? gang : 1;  // the workspace is no memory of a cluster's
   cuda::emulator::launch(static_cast<unsigned>(args.num_lists * token_gang), y, token_gang, kThreads, tokens.bytes,
                          [&] { kernels::choose_tokens(lists, tokens, true); });
+}
+
+void rank(const cuda::SelectArgs& args, int gang, std::size_t most) {
+  const kernels::Lists lists = kernels::checked(args);
+  const auto& buffers = lists.buffers;
+  const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, most);
+  cuda::emulator::launch(static_cast<unsigned>(args.num_lists * gang), static_cast<unsigned>(lists.requests()), gang,
+                         kThreads, pages.bytes, [&] { kernels::choose_pages<true>(lists, pages); });
+}
+
+TEST(EmulatedRanks, AreThoseOfTheSelectors) {
+  constexpr std::size_t kPlenty = 1 << 20;
+  for (const test::ranks::Scores kind : test::ranks::kAllScores) {
+    const auto check = [kind](const std::vector<std::int32_t>& contexts, int budget, int gang, std::size_t most) {
+      test::ranks::check_ranks<HostArray>(kind, contexts, budget,
+                                          [=](const cuda::SelectArgs& args) { rank(args, gang, most); });
+    };
+    check({5000, 100, 0, 1037, 1040, 1041}, 256, 1, kPlenty);
+    check({5000}, 4096, 1, 0);
+    check({12000, 3000}, 2048, 4, kPlenty);
+    check({12000}, 48, 4, 0);
+  }
 }
 
 class EmulatedSelect : public testing::TestWithParam<Case> {};

@@ -1,6 +1,8 @@
 #include "select_case.h"
 
+#include "cuda/rank.h"
 #include "device.h"
+#include "rank_case.h"
 
 namespace locks {
 namespace {
@@ -38,6 +40,24 @@ std::vector<Case> some_cases() {
   return some;
 }
 INSTANTIATE_TEST_SUITE_P(All, CudaSelectLong, testing::ValuesIn(some_cases()));
+
+class CudaRanks : public test::CudaTest {};
+
+TEST_F(CudaRanks, AreThoseOfTheSelectors) {
+  for (const test::ranks::Scores kind : test::ranks::kAllScores) {
+    const auto check = [kind](const std::vector<std::int32_t>& contexts, int budget) {
+      test::ranks::check_ranks<test::DeviceArray>(kind, contexts, budget, [](const cuda::SelectArgs& args) {
+        cuda::rank_pages(args, cuda::Start::kAfterPrevious, nullptr);
+      });
+    };
+    check({5000, 100, 0, 131072, 1037, 1040, 1041}, 256);
+    check({12000, 262144}, 4096);
+    check({1048576}, 48);
+    std::vector<std::int32_t> many(67, 300);
+    many[40] = 262144;
+    check(many, 2048);
+  }
+}
 
 INSTANTIATE_TEST_SUITE_P(All, CudaSelect, testing::ValuesIn(test::selection::cases()));
 

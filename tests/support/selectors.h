@@ -4,12 +4,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <string_view>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "locks/selector.h"
+#include "locks/thread_pool.h"
 #include "support/step.h"
 
 namespace locks::test {
@@ -115,6 +119,29 @@ inline SelectorConfig config_of(std::string_view name, int budget) {
   SelectorConfig config = selector_config(name);
   config.budget_tokens = budget;
   return config;
+}
+
+/// A step by selectors of their own for each request, on a pool of `threads`.
+inline StepResult run_selectors(const SelectorConfig& config, const StepData& data, int threads, int min_context = 0) {
+  std::vector<std::unique_ptr<Selector>> owned;
+  std::vector<Selector*> selectors;
+  for (std::size_t i = 0; i < data.table.context_tokens.size(); ++i) {
+    owned.push_back(make_selector(config, data.geometry));
+    selectors.push_back(owned.back().get());
+  }
+  StepResult result;
+  const auto requests = static_cast<std::int64_t>(selectors.size());
+  result.out.assign(data.queries.size(), std::numeric_limits<float>::quiet_NaN());
+  result.reports.resize(selectors.size());
+  result.coverage.resize(selectors.size() * static_cast<std::size_t>(data.geometry.kv_heads));
+  SelectorStep step(config, data.geometry, min_context);
+  ThreadPool pool(threads);
+  const DecodeInputs inputs = data.inputs();
+  const View<float, 3> out = contiguous(result.out.data(), requests, data.geometry.query_heads, data.geometry.head_dim);
+  const View<float, 2> coverage = contiguous(result.coverage.data(), requests, data.geometry.kv_heads);
+  pool.run(
+      [&](Team team) { EXPECT_TRUE(step.run(inputs, selectors, out, result.reports, team, active_target(), coverage)); });
+  return result;
 }
 
 }  // namespace locks::test
