@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # LOCKS in vLLM on a GPU: whether it is right, and how fast it is. Needs a Python that has vLLM for CUDA and this package
-# (`pip install ./python -C cmake.define.LOCKS_CUDA=ON -C cmake.define.LOCKS_CUDA_ARCHITECTURES=native`); a GPU of 141 GB for the
-# longest contexts.
+# (`pip install ./python -C cmake.define.LOCKS_CUDA=ON -C cmake.define.LOCKS_CUDA_ARCHITECTURES=native`); a GPU of 141 GB for
+# the longest contexts.
 #   tools/vllm_gpu.sh [--python PYTHON] [--package DIR] [--out DIR] [--only kernels|tokens|serve|speed|prompts|parallel]...
-# parallel is not among what runs without --only: it needs two GPUs.
+# parallel is not among what runs without --only: it needs two GPUs. Its last line counts the steps that failed.
 # --package: a folder that holds locks_cpp as a build stages it (BUILD/python), if it is not installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,12 +49,13 @@ step() {
   "$@" || failed+=("$name")
   echo "=== $name took $((SECONDS - start)) s"
 }
-# Arguments: model, batch, contexts, GPUs, type of the cache.
+# Arguments: model, rows, and more of speed.py's.
 measure() {
-  local backend
+  local model=$1 rows=$2 backend
+  shift 2
   for backend in stock locks; do
-    step "speed: $1, $backend" "$python" $here/speed.py --models "$work" --out "$out" --model "$1" --batch "$2" \
-      --contexts "$3" --ranks "${4:-1}" --cache "${5:-auto}" --backend $backend
+    step "speed: $model, $backend" "$python" $here/speed.py --models "$work" --out "$out" --model "$model" --rows "$rows" \
+      --backend $backend "$@"
   done
 }
 serve() { step "serve $*" "$python" $here/serve.py --models "$work" --out "$out" "$@"; }
@@ -70,17 +71,19 @@ if wants parallel; then
   else
     step "parallel" "$python" $here/parallel.py --models "$work"
     serve --ranks 2 --kill
-    measure glm 1 131072,1048000 2
-    measure llama 4 131072 2
+    step "parallel: a full GPU" "$python" $here/full_gpu.py --models "$work" --out "$out"
+    measure glm 1x131072,4x131072,1x1048000,4x262000 --ranks 2 --stages 1x131072,4x131072,1x1048000
+    measure llama 1x131072,4x131072 --ranks 2 --stages 1x131072,4x131072
     "$python" $here/speed.py --out "$out" --table
   fi
 fi
 if wants speed; then
-  measure glm 1 131072,262144,524288,1048000
-  measure llama 4 131072
-  measure glm 1 131072,1048000 1 fp8
-  measure llama 1 1024,4096,16384,32768
-  measure glm 64 1024-32768
+  measure glm 1x131072,1x262144,1x524288,1x1048000
+  measure glm 4x131072
+  measure llama 4x131072
+  measure glm 1x131072,1x1048000 --cache fp8
+  measure llama 1x1024,1x4096,1x16384,1x32768,1x65536
+  measure glm 64x1024-32768
   "$python" $here/speed.py --out "$out" --table
 fi
 if wants prompts; then
@@ -92,4 +95,5 @@ if wants prompts; then
 fi
 
 for name in "${failed[@]}"; do echo "failed: $name"; done
+if wants parallel; then echo "parallel: ${#failed[@]} failed"; fi
 [ ${#failed[@]} = 0 ]

@@ -1,5 +1,5 @@
-"""Tensor parallelism over two GPUs: LOCKS on two ranks against LOCKS on one, with the same weights, in decode graphs. All
-engines run at once, each in a process of its own."""
+"""Two GPUs, as tensor ranks and as a pipeline: LOCKS on two ranks against LOCKS on one, with the same weights, in decode
+graphs. All engines run at once, each in a process of its own."""
 
 import argparse
 import contextlib
@@ -21,14 +21,20 @@ import tokens
 import torch
 from tokens import GRAPHS, NEW_TOKENS, Result, partings, prompts
 
-EVERYTHING = {"budget_tokens": 16384, "min_context_tokens": 0}
+LOCKS = ({"budget_tokens": 16384, "min_context_tokens": 0}, {})  # everything, and default settings
+ONE, TENSOR, PIPELINE = "one rank", "two tensor ranks", "a pipeline of two"
+RANKS = {ONE: {}, TENSOR: {"tensor_parallel_size": 2}, PIPELINE: {"pipeline_parallel_size": 2}}
+CACHE_BYTES = 512 << 20  # of each rank
 FORCED_TOKENS = 32
+# Query and KV heads: GLM-4-9B's, Llama-3.1-8B's, and one KV head, which both of two tensor ranks have.
+SHAPES = {"32/4 heads": (32, 4), "32/8 heads": (32, 8), "8/1 heads": (8, 1)}
 # Of log-probabilities. Ranks round their parts of each sum to float16 before they add them: a dozen units in the last place
 # of the logits.
 NEAR = 0.05
-# So keys round differently too, and among random ones some are chosen by a hair. Where both choose alike but for those, their
-# difference from each other is this part of that from exact attention; choices that have nothing in common give about 1.4.
-MOST_OF_THE_APPROXIMATION = 0.75
+# So keys round differently too, and among random ones some are chosen by a hair. Where both choose alike but for those,
+# their difference from each other is at most this part of that from exact attention; choices that have nothing in common
+# give about 1.4. A pipeline's ranks compute the sums of one rank.
+MOST_OF_THE_APPROXIMATION = {TENSOR: 1.0, PIPELINE: 0.3}
 COVERAGE_NEAR = 0.03  # a few samples each
 
 
@@ -57,7 +63,7 @@ def of_rank(worker: Any) -> dict[str, Any]:
     }
 
 
-def run(model: str, ranks: int, locks: dict[str, Any]) -> dict[str, Any]:
+def run(model: str, ranks: dict[str, int], locks: dict[str, Any]) -> dict[str, Any]:
     """What the model says by itself, the log-probabilities where each request is made to say one token again and again, and
     the figures of each rank."""
     from vllm import LLM, SamplingParams
@@ -71,13 +77,13 @@ def run(model: str, ranks: int, locks: dict[str, Any]) -> dict[str, Any]:
         max_model_len=8192,
         max_num_seqs=16,
         max_num_batched_tokens=2048,
-        kv_cache_memory_bytes=512 << 20,
+        kv_cache_memory_bytes=CACHE_BYTES,
         gpu_memory_utilization=0.5,
         enable_prefix_caching=False,
-        tensor_parallel_size=ranks,
         attention_config={"backend": "CUSTOM"},
         additional_config={"locks": locks},
         compilation_config=GRAPHS,
+        **ranks,
     )
     common = {"temperature": 0, "ignore_eos": True, "detokenize": False}
     asked = [{"prompt_token_ids": ids} for ids in prompts()]
@@ -142,7 +148,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[float, float
     return float(np.mean(found)), float(np.max(found))
 
 
-def compare(name: str, replicated: bool, runs: list[dict[str, Any] | None]) -> None:
+def compare(name: str, kv_heads: int, kind: str, runs: list[dict[str, Any] | None]) -> None:
     """Runs: a budget of everything on one rank and on two, default settings on one and on two."""
     check(f"{name}: all engines ran", None not in runs)
     if None in runs:
@@ -159,34 +165,36 @@ def compare(name: str, replicated: bool, runs: list[dict[str, Any] | None]) -> N
     between, apart, on_two = (
         difference(*pair) for pair in ((sparse, sparse_on_two), (exact, sparse), (exact, sparse_on_two))
     )
-    one, ranks = sparse["ranks"][0], sparse_on_two["ranks"]
-    coverages = [rank["coverage"] for rank in ranks]
+    one, both = sparse["ranks"][0], sparse_on_two["ranks"]
+    tensor, pipeline = (RANKS[kind].get(name, 1) for name in ("tensor_parallel_size", "pipeline_parallel_size"))
+    # Of a pipeline, each rank has that of its own layers.
+    coverages = [sum(rank["coverage"] for rank in both) / 2] if pipeline > 1 else [rank["coverage"] for rank in both]
     # With fewer query heads to a rank's KV head the choice is another, and finer: then only how good it is can be compared.
-    alike = replicated or (
-        between[0] < MOST_OF_THE_APPROXIMATION * apart[0] and max(coverages) < one["coverage"] + COVERAGE_NEAR
+    alike = kv_heads < tensor or (
+        between[0] < MOST_OF_THE_APPROXIMATION[kind] * apart[0] and max(coverages) < one["coverage"] + COVERAGE_NEAR
     )
     check(
         f"{name}: default settings, forced tokens",
         alike and 0 < on_two[0] < 1.25 * apart[0] and min(coverages) > one["coverage"] - COVERAGE_NEAR,
-        f"mean and largest difference of two ranks from one {between[0]:.4f} {between[1]:.4f}; from exact attention, one rank "
-        f"{apart[0]:.4f} {apart[1]:.4f}, two {on_two[0]:.4f} {on_two[1]:.4f}; coverage {one['coverage']:.3f}, "
-        f"two {[round(coverage, 3) for coverage in coverages]}",
+        f"mean and largest difference of two ranks from one {between[0]:.4f} {between[1]:.4f}; from exact attention, one "
+        f"rank {apart[0]:.4f} {apart[1]:.4f}, two {on_two[0]:.4f} {on_two[1]:.4f}; coverage {one['coverage']:.3f}, "
+        f"two {[round(rank['coverage'], 3) for rank in both]}",
     )
     check(
-        f"{name}: each rank has its device, its share of the heads, graphs and as much memory",
-        [rank["device"] for rank in ranks] == [0, 1]
-        and all(rank["kv_heads"] == 1 and rank["replays"] > NEW_TOKENS for rank in ranks)
-        and all(rank["rows_sparse"] == one["rows_sparse"] > 0 and rank["rows_reported"] > 0 for rank in ranks)
-        and all(len({rank[name] for rank in ranks}) == 1 for name in ("summary_bytes", "cache_bytes")),
+        f"{name}: each rank has its device, its share of heads and layers, graphs and as much memory as it was given",
+        [rank["device"] for rank in both] == [0, 1]
+        and all(rank["kv_heads"] == max(1, kv_heads // tensor) and rank["replays"] > NEW_TOKENS for rank in both)
+        and all(pipeline * rank["rows_sparse"] == one["rows_sparse"] > 0 < rank["rows_reported"] for rank in both)
+        and all(0.98 * CACHE_BYTES < rank["summary_bytes"] + rank["cache_bytes"] <= CACHE_BYTES for rank in (one, *both))
+        and all(len({rank[name] for rank in both}) == 1 for name in ("summary_bytes", "cache_bytes")),
     )
-    for rank in (one, *ranks):
+    for rank in (one, *both):
         print(f"parallel: | {json.dumps(rank)}", flush=True)
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--models", type=Path)
-    arguments.add_argument("--kv-heads", default="2,1", help="of the models, with commas between")
     arguments.add_argument("--seconds", type=float, default=300, help="in which all engines must be done")
     arguments.add_argument("--run", default="", help="the arguments of one run, as JSON; its result goes to --result")
     arguments.add_argument("--result", type=Path)
@@ -199,17 +207,25 @@ def main() -> int:
     if gpus < 2:
         print(f"parallel: two GPUs are needed, and there are {gpus}", file=sys.stderr)
         return 2
-    all_heads = [int(heads) for heads in options.kv_heads.split(",")]
-    given = []
-    for kv_heads in all_heads:
-        model = models.write(options.models, "tiny", torch_dtype="float16", num_key_value_heads=kv_heads)
+    cases = []
+    for name, (heads, kv_heads) in SHAPES.items():
+        model = models.write(
+            options.models, "tiny", torch_dtype="float16", num_attention_heads=heads, num_key_value_heads=kv_heads
+        )
         models.write_weights(model)
-        given += [{"model": model, "ranks": ranks, "locks": locks} for locks in (EVERYTHING, {}) for ranks in (1, 2)]
+        # Layers are divided alike, whatever heads they have: two shapes are enough.
+        kinds = (ONE, TENSOR) if kv_heads == 1 else (ONE, TENSOR, PIPELINE)
+        for kind in kinds:
+            cases += [(name, kind, {"model": model, "ranks": RANKS[kind], "locks": locks}) for locks in LOCKS]
     with tempfile.TemporaryDirectory() as folder:
-        runs = run_all(given, Path(folder), options.seconds)
-    for number, kv_heads in enumerate(all_heads):
-        name = f"{kv_heads} KV heads" if kv_heads > 1 else "1 KV head, which both ranks have"
-        compare(name, kv_heads == 1, runs[4 * number : 4 * number + 4])
+        runs = run_all([given for _, _, given in cases], Path(folder), options.seconds)
+    found: dict[tuple[str, str], list[dict[str, Any] | None]] = {}
+    for (name, kind, _), result in zip(cases, runs, strict=True):
+        found.setdefault((name, kind), []).append(result)
+    for (name, kind), on_two in found.items():
+        if kind != ONE:
+            (exact, sparse), (exact_on_two, sparse_on_two) = found[name, ONE], on_two
+            compare(f"{name}, {kind}", SHAPES[name][1], kind, [exact, exact_on_two, sparse, sparse_on_two])
     print(f"parallel: {len(FAILED)} failed", flush=True)
     return 1 if FAILED else 0
 

@@ -9,20 +9,18 @@ from pathlib import Path
 
 import speed
 
-REPEATS = 3
-
 
 def measure(options) -> list[dict]:
     from vllm import SamplingParams
 
     contexts = [int(context) for context in options.contexts.split(",")]
-    llm = speed.start_engine(options, max(contexts) + 16)
+    llm = speed.start_engine(options, {1}, max(contexts) + 16)
     engine = llm.llm_engine
     sampling = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, detokenize=False)
     results = []
     for context in contexts:
         times = []
-        for repeat in range(1 + REPEATS):  # the first one warms up
+        for repeat in range(1 + options.repeats):  # the first one warms up
             prompt = llm._preprocess_cmpl_one(speed.prompt_of(repeat, context))
             before = time.perf_counter()
             engine.add_request(f"{context}-{repeat}", prompt, sampling)
@@ -50,6 +48,7 @@ def print_table(folder: Path) -> None:
 def main() -> int:
     arguments = speed.common_arguments()
     arguments.add_argument("--contexts", default="16384", help="lengths of prompts, with commas between")
+    arguments.add_argument("--repeats", type=int, default=3, help="of each, of which the median counts")
     options = arguments.parse_args()
     if options.table:
         print_table(options.out)

@@ -75,6 +75,33 @@ def kill_a_worker(session: int) -> None:
         os.kill(workers[-1], signal.SIGKILL)
 
 
+def start(model: str, log: Path, port: int, *more: str) -> subprocess.Popen:
+    """`vllm serve`, in a session of its own, all of whose processes write to the log."""
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model, "--port", str(port)]
+    command += ["--skip-tokenizer-init", "--max-model-len", "8192", "--max-num-seqs", "8", *more]
+    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "INFO", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with log.open("w") as output:
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+
+
+def check_end(name: str, server: subprocess.Popen, seconds: float) -> None:
+    """Waits until the server ends."""
+    begin = time.monotonic()
+    try:
+        code: int | None = server.wait(seconds)
+    except subprocess.TimeoutExpired:
+        code = None
+    took = time.monotonic() - begin
+    time.sleep(2)
+    left = processes_of(server.pid)
+    check(name, code is not None and not left, f"exit status {code} after {took:.1f} s, left {list(left.values())}")
+
+
+def end(server: subprocess.Popen) -> None:
+    for process in processes_of(server.pid):
+        os.kill(process, signal.SIGKILL)
+
+
 def main() -> int:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--models", type=Path, required=True)
@@ -86,40 +113,27 @@ def main() -> int:
     model = models.write(options.models, "tiny", torch_dtype="float16")
     models.write_weights(model)
     port = free_port()
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model, "--port", str(port)]
-    command += ["--skip-tokenizer-init", "--max-model-len", "8192", "--max-num-seqs", "8"]
-    command += ["--no-enable-prefix-caching"]  # the rest of a known prompt rounds differently
-    command += ["--kv-cache-memory-bytes", str(512 << 20), "--gpu-memory-utilization", "0.5"]
-    command += ["--attention-backend", "CUSTOM", "--additional-config", json.dumps({"locks": LOCKS})]
-    command += ["--tensor-parallel-size", str(options.ranks), *options.more]
+    more = ["--no-enable-prefix-caching"]  # the rest of a known prompt rounds differently
+    more += ["--kv-cache-memory-bytes", str(512 << 20), "--gpu-memory-utilization", "0.5"]
+    more += ["--attention-backend", "CUSTOM", "--additional-config", json.dumps({"locks": LOCKS})]
+    more += ["--tensor-parallel-size", str(options.ranks), *options.more]
     log = options.out / f"serve-{options.ranks}{'-killed' if options.kill else ''}.log"
-    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "INFO", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    start = time.monotonic()
-    with log.open("w") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
-        try:
-            ready = wait_until_ready(server, port)
-            check("the server starts", ready, f"{time.monotonic() - start:.0f} s")
-            if ready:
-                answers = [complete(port, model) for _ in range(2)]
-                alike = len(answers[0]) == NEW_TOKENS and answers[0] == answers[1]
-                check("a request is answered, twice alike", alike, f"{len(answers[0])} tokens")
-                if options.kill:
-                    kill_a_worker(server.pid)
-                else:
-                    server.send_signal(signal.SIGTERM)
-            end = time.monotonic()
-            try:
-                code: int | None = server.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                code = None
-            time.sleep(2)
-            left = processes_of(server.pid)
-            figures = f"exit status {code} after {time.monotonic() - end - 2:.1f} s, left {list(left.values())}"
-            check("the server ends and leaves nothing", code is not None and not left, figures)
-        finally:
-            for process in processes_of(server.pid):
-                os.kill(process, signal.SIGKILL)
+    begin = time.monotonic()
+    server = start(model, log, port, *more)
+    try:
+        ready = wait_until_ready(server, port)
+        check("the server starts", ready, f"{time.monotonic() - begin:.0f} s")
+        if ready:
+            answers = [complete(port, model) for _ in range(2)]
+            alike = len(answers[0]) == NEW_TOKENS and answers[0] == answers[1]
+            check("a request is answered, twice alike", alike, f"{len(answers[0])} tokens")
+            if options.kill:
+                kill_a_worker(server.pid)
+            else:
+                server.send_signal(signal.SIGTERM)
+        check_end("the server ends and leaves nothing", server, END_SECONDS)
+    finally:
+        end(server)
     text = log.read_text()
     said = text.count("LOCKS is active: 512 tokens of each context of 1024 or more")
     check("each rank says that LOCKS is active", said == options.ranks, f"{said} of {options.ranks}")
