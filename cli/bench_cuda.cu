@@ -258,12 +258,12 @@ CudaCase default_case(const Shape& shape) {
           }};
 }
 
-/// A context that is attended whole, in a plan that would select from longer ones.
-CudaCase short_case(const Shape& shape, int min_context_tokens) {
-  return {"cuda.decode.short." + shape.text(), "whole step of a context below min_context_tokens", [=] {
+/// A context that is attended whole, in a plan that selects from longer ones.
+CudaCase min_context_case(const Shape& shape) {
+  return {"cuda.decode.min16K." + shape.text(), "whole step with min_context_tokens = 16384", [=] {
             constexpr int kLongest = 131072;
             DecodeConfig config;
-            config.min_context_tokens = min_context_tokens;
+            config.min_context_tokens = 16384;
             const double bytes = attend_bytes(shape, shape.context_tokens);
             const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
             return CudaResult{layer.decode_us(config, kLongest), bytes, read_us(bytes), layer.dense_us()};
@@ -338,9 +338,9 @@ std::vector<CudaCase> cuda_cases() {
     cases.push_back(whole_pages_case({4, 8, 1, context}, kGraded8));
   }
   for (const int context : {kMega / 8, kMega / 4, kMega / 2, kMega}) cases.push_back(default_case({4, 8, 1, context}));
-  for (const int context : {kMega / 1024, kMega / 64}) {
+  for (const int context : {1024, 4096, 8192, 12288}) {
     cases.push_back(default_case({8, 4, 1, context}));
-    cases.push_back(short_case({8, 4, 1, context}, kMega / 64 + 1));
+    cases.push_back(min_context_case({8, 4, 1, context}));
   }
   for (const int context : {kMega / 8, kMega}) {
     const Shape shape{4, 8, 1, context};

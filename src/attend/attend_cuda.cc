@@ -166,8 +166,10 @@ stage::AttendParams attend_params(const AttendArgs& args) {
   params.key_scale = args.keys.scale;
   params.value_scale = args.values.scale;
   lay_out(geometry, requests, args.num_lists, dense, args.workspace.data(), params.partials);
-  std::int64_t row_tokens = dense ? blocks.shape[1] * args.table.block_tokens : selected.shape[2] * kPageTokens;
-  if (!dense && args.most_listed_tokens > 0) row_tokens = std::min<std::int64_t>(row_tokens, args.most_listed_tokens);
+  const std::int64_t table_tokens = blocks.shape[1] * args.table.block_tokens;
+  // A row of every token may have more of them than there is room for entries.
+  const std::int64_t listed = args.most_listed_tokens > 0 ? args.most_listed_tokens : selected.shape[2] * kPageTokens;
+  const std::int64_t row_tokens = dense ? table_tokens : std::min(table_tokens, listed);
   params.most_tokens = static_cast<int>(row_tokens);
   params.leaf_blocks = std::int64_t{requests} * args.num_lists <= stage::kVeryFewRows &&
                        params.partials.leaves_per_part == 1 &&

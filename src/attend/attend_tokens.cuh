@@ -50,7 +50,7 @@ class RowTokens {
   __device__ __forceinline__ RowTokens(const AttendParams& params, int request, int list, int* sums)
       : table_(params.blocks + request * params.block_request_stride) {
     if (params.selected == nullptr) {
-      total_ = min(params.context_tokens[request], params.most_tokens);
+      take_every(params, request);
       return;
     }
     entries_ = params.selected + request * params.selected_request_stride + list * params.selected_list_stride;
@@ -63,7 +63,11 @@ class RowTokens {
       if (i * threads + thread < params.capacity) own[i] = load(i * threads + thread);
     }
     const int listed = params.num_selected[request * params.count_request_stride + list * params.count_list_stride];
-    count_ = max(0, min(listed, params.capacity));
+    if (listed < 0) {
+      take_every(params, request);
+      return;
+    }
+    count_ = min(listed, params.capacity);
     in_registers_ = count_ <= kOwnEntries * threads;
     int tokens[kOwnEntries] = {};
     int blocks[kOwnEntries];
@@ -117,7 +121,7 @@ class RowTokens {
   /// Tokens are looked up in two steps, so that something else can be done while the table is read: fetch() asks for what
   /// write() needs to write where tokens [first, end) of the row lie. Every thread does its share of both.
   __device__ __forceinline__ void fetch(const AttendParams& params, int first, int end, int (&blocks)[kThreadTokens]) const {
-    if (params.selected != nullptr) return;
+    if (entries_ != nullptr) return;
 #pragma unroll
     for (int i = 0; i < kThreadTokens; ++i) {
       const auto token = static_cast<int>(first + i * blockDim.x + threadIdx.x);
@@ -128,7 +132,7 @@ class RowTokens {
   /// all false before.
   __device__ __forceinline__ void write(const AttendParams& params, const CacheRows& cache, int first, int end,
                                         const int (&blocks)[kThreadTokens], TokenRows* rows, bool* pages = nullptr) const {
-    if (params.selected == nullptr) {
+    if (entries_ == nullptr) {
       const int block_tokens = static_cast<int>(params.block_pages.divisor) * kPageTokens;
 #pragma unroll
       for (int i = 0; i < kThreadTokens; ++i) {
@@ -169,6 +173,10 @@ class RowTokens {
     int token;
     unsigned mask;
   };
+  __device__ __forceinline__ void take_every(const AttendParams& params, int request) {
+    entries_ = nullptr;
+    total_ = min(params.context_tokens[request], params.most_tokens);
+  }
   static __device__ __forceinline__ void store(TokenRows* into, const TokenRows& rows) {
     *reinterpret_cast<ulonglong2*>(into) = {reinterpret_cast<unsigned long long>(rows.key),
                                             reinterpret_cast<unsigned long long>(rows.value)};
@@ -224,7 +232,7 @@ class RowTokens {
   }
 
   const std::int32_t* table_;
-  const SelectedPage* entries_ = nullptr;
+  const SelectedPage* entries_ = nullptr;  // null: the row is every token of the context
   int total_ = 0;
   int count_ = 0;
   // Entry i * threads + thread is a thread's i-th own one; of a longer list it has a run, and looks it up again and again.

@@ -73,7 +73,6 @@ Buffers cut(const DecodePlan& plan, std::byte* memory) noexcept {
   if (selects(plan)) {
     const SelectLimits limits = select_limits(select, context);
     const int pages = context / kPageTokens;
-    const int whole = std::min(context, most_attended(plan));
     const bool parts = select.part_tokens < kPageTokens;
     out.select_workspace = take_bytes(select_workspace_bytes(select, geometry, requests, lists, context));
     out.completion_workspace = take_bytes(completion_workspace_bytes(geometry, requests, lists));
@@ -86,7 +85,7 @@ Buffers cut(const DecodePlan& plan, std::byte* memory) noexcept {
     out.num_candidates = cutter.take_view<std::int32_t>(requests, lists);
     out.logits = cutter.take_view<float>(requests, lists, parts ? limits.candidate_pages : 0, geometry.query_heads / lists,
                                          kPageTokens);
-    out.always_entries = whole / kPageTokens + 1;
+    out.always_entries = select.budget_tokens / kPageTokens + 1;  // none for a context that is attended whole
     out.attended = cutter.take_view<SelectedPage>(requests, lists, out.always_entries + limits.candidate_pages);
     out.selected = out.attended;
     out.selected.data += out.always_entries;

@@ -326,6 +326,39 @@ TEST_F(CudaAttend, ARequestHasTheSameBitsInEveryBatch) {
   }
 }
 
+/// A number of entries that stands for every token gives the bits of a list of all pages.
+TEST_F(CudaAttend, TakesEveryTokenInPlaceOfAList) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const int requests : {2, 40}) {
+      AttendShape shape;
+      shape.dtype = dtype;
+      shape.block_tokens = 32;
+      shape.lengths.clear();
+      for (int i = 0; i < requests; ++i) shape.lengths.push_back(i * 137 % 1700 + (i == 1 ? 1000 : 0));
+      AttendCase c(shape, Lists::kPerKvHead);
+      const auto capacity = c.args.selected.shape[2];
+      std::vector<std::int32_t> counts = c.num_selected;
+      for (std::size_t row = 0; row < counts.size(); ++row) {
+        const std::size_t request = row / static_cast<std::size_t>(c.args.num_lists);
+        if (request % 3 != 1) continue;
+        const int tokens = shape.lengths[request];
+        c.num_selected[row] = (tokens + kPageTokens - 1) / kPageTokens;
+        for (int page = 0; page < c.num_selected[row]; ++page) {
+          const int left = std::min(tokens - page * kPageTokens, kPageTokens);
+          c.selected[row * static_cast<std::size_t>(capacity) + static_cast<std::size_t>(page)] = {
+              page, static_cast<std::uint16_t>((1U << left) - 1U)};
+        }
+        counts[row] = cuda::kEveryToken;
+      }
+      DeviceCase device(c);
+      const std::vector<float> want = device.run_states();
+      const test::DeviceArray<std::int32_t> device_counts(counts);
+      device.args.num_selected.data = device_counts.data();
+      EXPECT_EQ(device.run_states(), want) << requests << " requests";
+    }
+  }
+}
+
 /// Tokens attended in two calls, the second joining the first, are tokens attended in one.
 TEST_F(CudaAttend, JoinsWhatTheStatesHold) {
   AttendShape shape;

@@ -107,11 +107,14 @@ std::vector<Case> cases() {
   DecodeConfig maximum = ours;
   maximum.format = &kGraded12;
   maximum.select.combine = GroupCombine::kMax;
+  DecodeConfig exact = ours;
+  exact.min_context_tokens = 4000;  // a whole context may be longer than a list
   StepSpec spec;
   spec.head_dim = 128;
   spec.group = 8;
   spec.dtype = DType::kBF16;
   add(spec, ours);
+  add(spec, exact);
   add(spec, paper);
   spec.dtype = DType::kE4M3;
   add(spec, ours);

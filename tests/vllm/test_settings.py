@@ -29,6 +29,7 @@ def test_everything_given_is_taken():
         "combine": "max",
         "min_context_tokens": 4096,
         "threads": 3,
+        "exact_head_tokens": 0,
         "log_interval_seconds": 5,
         "debug_check": True,
     }
@@ -64,6 +65,8 @@ def test_presets():
         ({"sink_tokens": 400, "recent_tokens": 200}, ["budget_tokens", "512", "sink"]),
         ({"min_context_tokens": -1}, ["min_context_tokens", "-1"]),
         ({"threads": 0}, ["threads is 0", "at least 1"]),
+        ({"exact_head_tokens": -1}, ["exact_head_tokens is -1", "at least 0"]),
+        ({"exact_head_tokens": "all"}, ["exact_head_tokens is 'all'", "whole number"]),
         ({"log_interval_seconds": -1}, ["log_interval_seconds", "at least 0"]),
         ({"preset": "quest"}, ["preset is 'quest'", "paper"]),
         ([], ["additional_config['locks']", "an object"]),

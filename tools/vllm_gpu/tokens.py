@@ -232,6 +232,14 @@ def main() -> int:
         )
         if name == "graphs":
             check("graphs: decode runs in them", result.replays > 40 and sparse.replays > 40)
+            exact = run(model, {"exact_head_tokens": 1 << 20, "debug_check": True}, **settings)
+            equal, leads, drift = partings(stock, exact)
+            check(
+                "graphs: contexts within exact_head_tokens are exact",
+                all(lead < near for lead in leads) and drift < near and exact.stats["rows_sparse"] == 0,
+                f"{equal} of {len(stock.tokens)} equal, drift {drift:.3f}, {exact.replays} replays, "
+                f"{exact.stats['rows_dense_short']:,.0f} rows short, {exact.stats['pages_checked']:,.0f} summaries checked",
+            )
         if name == "preemption":
             check("preemption: it happened", sparse.metrics["vllm:num_preemptions"] > 0)
         if name == "prefix cache":

@@ -12,6 +12,7 @@ import torch
 
 from locks_cpp.vllm import compat
 from locks_cpp.vllm.engine import Engine, engine_of
+from locks_cpp.vllm.refusal import Refusal
 
 MAX_PLAN_REQUESTS = 64  # rows of one call; more gain nothing
 MAX_WORKSPACE_BYTES = 256 << 20  # a plan for so many rows at the longest context may need more: then fewer rows a call
@@ -29,6 +30,8 @@ class CpuEngine(Engine):
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config)
         self._max_rows = int(vllm_config.scheduler_config.max_num_seqs) * compat.max_rows_per_decode(vllm_config)
+        if self.settings.exact_head_tokens is not None:
+            raise Refusal("exact_head_tokens is for CUDA; on the CPU min_context_tokens says what is attended exactly")
         threads = self.settings.threads or torch.get_num_threads()
         with threads_on(compat.omp_cpus(dict(os.environ))):
             self.pool = locks_cpp.ThreadPool(threads)

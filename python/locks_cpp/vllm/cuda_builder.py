@@ -190,10 +190,14 @@ class CudaStepMetadataBuilder(FlashAttentionMetadataBuilder):
         engine.samples.take(self._last_rows)
         config = engine.settings.config
         contexts = division.decode_contexts
-        dense = (contexts < config.min_context_tokens) | (contexts <= config.budget_tokens)
-        metrics.add_rows(contexts, dense, layers=len(self._layers))
+        alike = self._decodes_alike(division)
+        # As _decode() counts them: by position in their requests, if there are several.
+        rows = contexts.size if not alike else common.num_reqs if common.num_reqs > 1 else division.rows_each
+        shortest = engine.min_context_tokens(rows, self._layers[0].impl.num_kv_heads)
+        dense = (contexts < shortest) | (contexts <= config.budget_tokens)
+        metrics.add_rows(contexts, dense, layers=len(self._layers), min_context_tokens=shortest)
         metrics.add("rows_prompt", len(self._layers) * division.prompt_rows)
-        self._last_rows = common.num_reqs * division.rows_each if self._decodes_alike(division) else contexts.size
+        self._last_rows = common.num_reqs * division.rows_each if alike else contexts.size
         metrics.log_if_due()
         if engine.settings.debug_check:
             metrics.add("pages_checked", check_summaries(self._layers, common))

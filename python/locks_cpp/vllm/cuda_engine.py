@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ MAX_PLAN_REQUESTS = 256
 MAX_WORKSPACE_BYTES = 512 << 20
 REPORTING_LAYERS = 8  # one layer of so many reports: a report costs a launch
 SAMPLE_SECONDS = 0.1
+LONGEST_EXACT = 16384  # context that exact_head_tokens may have attended exactly: attention has small blocks for so many
 
 
 def engine_for(vllm_config: Any) -> CudaEngine:
@@ -32,11 +35,17 @@ def engine_for(vllm_config: Any) -> CudaEngine:
 class Workplace:
     """For layers of one shape, which run one after another on one stream. Its addresses are in CUDA graphs: it stays."""
 
-    plan: Any
+    make_plan: Callable[[int], Any]  # for what is to be attended exactly
     rows: int  # of one call
     workspace: torch.Tensor
     queries: torch.Tensor  # float32 [rows, query_heads, head_dim], which is what the library reads and writes
     out: torch.Tensor
+    plans: dict[int, Any] = field(default_factory=dict)  # one workspace is enough for each
+
+    def plan(self, min_context_tokens: int) -> Any:
+        if min_context_tokens not in self.plans:
+            self.plans[min_context_tokens] = self.make_plan(min_context_tokens)
+        return self.plans[min_context_tokens]
 
 
 class CudaEngine(Engine):
@@ -54,17 +63,24 @@ class CudaEngine(Engine):
         reads_none = recent >= PAGE_TOKENS + compat.rows_per_decode(vllm_config)
         self.beside = torch.cuda.Stream(self.device) if reads_none else None
         self._workplaces: dict[tuple[Any, ...], Workplace] = {}
+        self.exact_head_tokens = self.settings.exact_head_tokens or 0
         self.samples = Samples(self.max_rows, self.device)
         self.serves = False  # a prompt has been seen
+
+    def min_context_tokens(self, rows: int, kv_heads: int) -> int:
+        """In a step of so many rows shorter contexts are attended exactly. Graphs keep what they were captured with."""
+        exact = min(LONGEST_EXACT, self.exact_head_tokens // max(1, rows * kv_heads))
+        return max(self.settings.config.min_context_tokens, exact + 1 if exact > 0 else 0)
 
     def workplace(self, *, query_heads: int, kv_heads: int, head_dim: int, softmax_scale: float) -> Workplace:
         """Made with the first layer of a shape, so that vLLM counts it with the weights."""
         key = (query_heads, kv_heads, head_dim, softmax_scale)
         if key not in self._workplaces:
             rows = min(self.max_rows, MAX_PLAN_REQUESTS)
-            while True:
-                plan = cuda.DecodePlan(
-                    self.settings.config,
+
+            def make_plan(min_context_tokens: int) -> Any:
+                return cuda.DecodePlan(
+                    dataclasses.replace(self.settings.config, min_context_tokens=min_context_tokens),
                     query_heads=query_heads,
                     kv_heads=kv_heads,
                     head_dim=head_dim,
@@ -72,18 +88,22 @@ class CudaEngine(Engine):
                     max_requests=rows,
                     max_context_tokens=self.max_context_tokens,
                 )
+
+            while True:
+                plan = make_plan(self.settings.config.min_context_tokens)
                 if plan.workspace_bytes <= MAX_WORKSPACE_BYTES or rows == 1:
                     break
                 rows = max(1, rows // 2)
             shape = (rows, query_heads, head_dim)
             queries, out = (torch.empty(shape, dtype=torch.float32, device=self.device) for _ in range(2))
             workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=self.device)
-            self._workplaces[key] = Workplace(plan, rows, workspace, queries, out)
+            self._workplaces[key] = Workplace(make_plan, rows, workspace, queries, out)
         return self._workplaces[key]
 
     def resources(self) -> str:
         used = sum(place.workspace.nbytes + place.queries.nbytes + place.out.nbytes for place in self._workplaces.values())
-        return f"workspace: {used / 2**20:.0f} MB on {cuda.current_device().name}"
+        exact = f"contexts of up to {self.exact_head_tokens} tokens / (rows x KV heads), {LONGEST_EXACT} at most, exact; "
+        return f"{exact if self.exact_head_tokens else ''}workspace: {used / 2**20:.0f} MB on {cuda.current_device().name}"
 
 
 class Samples:

@@ -10,7 +10,7 @@ import numpy as np
 
 COUNTS = (
     "rows_sparse",
-    "rows_dense_short",  # context under min_context_tokens
+    "rows_dense_short",  # context under min_context_tokens, on CUDA also within exact_head_tokens
     "rows_dense_budget",  # context within the budget
     "rows_prompt",  # attended exactly, being of a prompt
     "rows_reported",  # sparse rows of which the following is known: all on the CPU, samples on CUDA
@@ -43,9 +43,12 @@ class Metrics:
         self.add_rows(np.asarray(report.context_tokens), np.asarray(report.dense, dtype=bool))
         self.add_report(report)
 
-    def add_rows(self, context: np.ndarray, dense: np.ndarray, layers: int = 1) -> None:
+    def add_rows(
+        self, context: np.ndarray, dense: np.ndarray, layers: int = 1, min_context_tokens: int | None = None
+    ) -> None:
         """Decode rows of so many layers: their context tokens, and whether they were attended exactly."""
-        short = int(np.count_nonzero(dense & (context < self._min_context_tokens)))
+        least = self._min_context_tokens if min_context_tokens is None else min_context_tokens
+        short = int(np.count_nonzero(dense & (context < least)))
         exact = int(np.count_nonzero(dense))
         self.counts["rows_dense_short"] += layers * short
         self.counts["rows_dense_budget"] += layers * (exact - short)
@@ -81,7 +84,7 @@ class Metrics:
         decode_rows = now["rows_sparse"] + now["rows_dense_short"] + now["rows_dense_budget"]
         text = (
             f"LOCKS: {decode_rows:,.0f} decode rows (of one layer each): {now['rows_sparse']:,.0f} sparse, "
-            f"{now['rows_dense_short']:,.0f} exact for a context under {self._min_context_tokens} tokens, "
+            f"{now['rows_dense_short']:,.0f} exact for a short context, "
             f"{now['rows_dense_budget']:,.0f} exact within the budget; {now['rows_prompt']:,.0f} prompt rows exact"
         )
         if now["rows_reported"]:

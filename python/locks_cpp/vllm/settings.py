@@ -16,6 +16,7 @@ PRESETS = ("default", "paper")
 class Settings:
     config: Any  # locks_cpp.Config
     threads: int | None = None  # None: as many as vLLM's worker uses
+    exact_head_tokens: int | None = None  # on CUDA: CudaEngine.min_context_tokens(). None: none
     log_interval_seconds: float = 60.0  # 0: only at the end
     debug_check: bool = False  # compares every summary in use with a fresh one, at every step: slow
 
@@ -51,10 +52,13 @@ def parse(given: Any) -> Settings:
         config = dataclasses.replace(base, **chosen)
     except ValueError as error:
         raise Refusal(str(error)) from error
-    threads = given.get("threads")
+    threads, exact = given.get("threads"), given.get("exact_head_tokens")
     return Settings(
         config=config,
         threads=None if threads is None else _at_least("threads", _like("threads", threads, 1), 1),
+        exact_head_tokens=None
+        if exact is None
+        else _at_least("exact_head_tokens", _like("exact_head_tokens", exact, 1), 0),
         log_interval_seconds=_at_least(
             "log_interval_seconds", _like("log_interval_seconds", given.get("log_interval_seconds", 60.0), 60.0), 0
         ),

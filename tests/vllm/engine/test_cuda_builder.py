@@ -10,6 +10,7 @@ from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
 import locks_cpp
 from locks_cpp.vllm.cuda_builder import CudaStepMetadataBuilder
 from locks_cpp.vllm.cuda_check import filled_pages
+from locks_cpp.vllm.cuda_engine import CudaEngine
 from locks_cpp.vllm.metrics import Metrics
 
 CONFIG = locks_cpp.Config()
@@ -37,13 +38,32 @@ def builder(monkeypatch):
         metrics=Metrics(None, CONFIG.min_context_tokens, 0),
         samples=NoSamples(),
         serves=True,
+        min_context_tokens=lambda rows, kv_heads: CONFIG.min_context_tokens,
     )
-    layer = SimpleNamespace(impl=SimpleNamespace(store=SimpleNamespace(engine=engine)))
+    layer = SimpleNamespace(impl=SimpleNamespace(store=SimpleNamespace(engine=engine), num_kv_heads=2))
     config = SimpleNamespace(
         compilation_config=SimpleNamespace(static_forward_context={"a": layer, "b": layer}),
         speculative_config=SimpleNamespace(num_speculative_tokens=2),
     )
     return CudaStepMetadataBuilder(None, ["a", "b"], config, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "kv_heads", "given", "shortest"),
+    [
+        (1, 8, 131072, 16385),  # so many tokens are still exact
+        (1, 2, 131072, 16385),  # never more
+        (4, 8, 131072, 4097),
+        (64, 8, 131072, 1024),  # what min_context_tokens says
+        (1, 8, 0, 1024),
+        (3, 1, 6000, 2001),
+    ],
+)
+def test_few_short_contexts_are_attended_exactly(rows, kv_heads, given, shortest):
+    engine = object.__new__(CudaEngine)
+    engine.settings = SimpleNamespace(config=CONFIG)
+    engine.exact_head_tokens = given
+    assert engine.min_context_tokens(rows, kv_heads) == shortest
 
 
 def step(counts, contexts, prefilling, padded_requests=0, padded_tokens=0):
