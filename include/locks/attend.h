@@ -34,7 +34,7 @@ struct AttendArgs {
   View<const SelectedPage, 3> selected;      // [requests, lists, capacity]; entries contiguous
   View<const std::int32_t, 2> num_selected;  // [requests, lists]
   std::span<std::byte> workspace;            // attend_workspace_bytes, 64-byte aligned; partial states
-  int most_listed_tokens = 0;  // of a row, if that is known; a GPU divides its work for so many, and attends no more
+  int most_row_tokens = 0;  // of a list, if that is known; a GPU divides its work for so many, and attends no more
 };
 
 [[nodiscard]] std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists,

@@ -108,7 +108,8 @@ void select_pages(const SelectArgs& args, Stream stream);
 /// Steps 2 to 4: the selection, what is skipped, and the pages that stand in for it.
 void select_tokens(const SelectArgs& args, Stream stream);
 
-/// In place of a number of entries: every token of the context, as if nothing were listed.
+/// In place of a number of entries: every token of the context, as if nothing were listed; of one that most_row_tokens, or
+/// the lists' capacity without it, has room for.
 inline constexpr std::int32_t kEveryToken = -1;
 /// Stage 4: exact attention over lists, or over every token if `args.selected` is null. The result merges into `states`
 /// (which hold others already if `accumulate`, and are written otherwise). `args.workspace`: attend_workspace_bytes.

@@ -167,8 +167,8 @@ stage::AttendParams attend_params(const AttendArgs& args) {
   params.value_scale = args.values.scale;
   lay_out(geometry, requests, args.num_lists, dense, args.workspace.data(), params.partials);
   const std::int64_t table_tokens = blocks.shape[1] * args.table.block_tokens;
-  // A row of every token may have more of them than there is room for entries.
-  const std::int64_t listed = args.most_listed_tokens > 0 ? args.most_listed_tokens : selected.shape[2] * kPageTokens;
+  // Rows of every token (kEveryToken) may have more of them than there is room for entries.
+  const std::int64_t listed = args.most_row_tokens > 0 ? args.most_row_tokens : selected.shape[2] * kPageTokens;
   const std::int64_t row_tokens = dense ? table_tokens : std::min(table_tokens, listed);
   params.most_tokens = static_cast<int>(row_tokens);
   params.leaf_blocks = std::int64_t{requests} * args.num_lists <= stage::kVeryFewRows &&

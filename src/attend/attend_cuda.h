@@ -78,7 +78,7 @@ struct AttendParams {
   const std::int32_t* blocks = nullptr;
   std::int64_t block_request_stride = 0;
   std::int64_t block_entry_stride = 0;
-  int most_tokens = 0;  // of a row: that the table has room for, or a list
+  int most_tokens = 0;  // of a row: that the table has room for, and, listed, the caller's most
   Divider block_pages;
   const std::int32_t* context_tokens = nullptr;
   const SelectedPage* selected = nullptr;  // null: every token

@@ -1,4 +1,4 @@
-// The stages as kernels of a step, which start early (start.h). score_in_step() is the first.
+// The stages as kernels of a step, which start early (start.h). score_in_step(), or another scorer, is the first.
 #pragma once
 
 #include "locks/cuda.h"

@@ -13,8 +13,9 @@ struct AlwaysArgs {
   PagedCache keys;
   PageTable table;
   int num_lists = 0;
-  View<SelectedPage, 3> entries;  // out: [requests, lists, capacity]; behind the last page, entries without tokens
-  SoftmaxStates states;           // out: the largest logit and the sum of weights; nothing for contexts attended whole
+  // Out, nothing for contexts attended whole:
+  View<SelectedPage, 3> entries;  // [requests, lists, capacity]; behind the last page, entries without tokens
+  SoftmaxStates states;           // the largest logit and the sum of weights
 };
 
 /// Reads nothing that kernels of the step have written, and so starts early.

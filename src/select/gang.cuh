@@ -13,16 +13,12 @@ namespace locks::cuda::select_kernels {
 [[nodiscard]] __device__ inline int num_warps() { return num_threads() / 32; }
 [[nodiscard]] __device__ inline int num_half_warps() { return num_threads() / kLanes; }
 
-/// Gives the threads of a block the numbers below `count` in turn, beginning at `first`. Not unrolled, as every loop that
-/// few rounds are expected of: instructions come from the memory in each launch, and take longer than what they do.
-template <class Body>
-__device__ __forceinline__ void share_out(int first, int count, const Body& body) {
-#pragma unroll 1
-  for (int i = first + thread_index(); i < count; i += num_threads()) body(i);
-}
+/// Gives the threads of a block the numbers below `count` in turn. Not unrolled, as every loop that few rounds are expected
+/// of: instructions come from the memory in each launch, and take longer than what they do.
 template <class Body>
 __device__ __forceinline__ void share_out(int count, const Body& body) {
-  share_out(0, count, body);
+#pragma unroll 1
+  for (int i = thread_index(); i < count; i += num_threads()) body(i);
 }
 
 template <class T>

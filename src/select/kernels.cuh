@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
     } else {
       keep_completed(lists, gang, marks);
     }
+    if (of == last) return;
     __syncthreads();
     if (threadIdx.x == 0) marks.num_members() = 0;
     __syncthreads();

@@ -9,7 +9,7 @@ namespace locks::cuda::select_kernels {
 
 // Members of a search that are told to the block that decides. With more the gang narrows the search.
 #ifdef LOCKS_EMULATED
-inline constexpr int kMembers = 64;  // so that few are many
+inline constexpr int kMembers = 192;  // so that few are many, but more than kFew
 #else
 inline constexpr int kMembers = 1024;
 #endif

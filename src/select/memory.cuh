@@ -36,7 +36,7 @@ struct PagesMemory {
   constexpr PagesMemory(int heads, int own_blocks, int max_pages, std::size_t most) noexcept {
     lay_out(heads, own_blocks, own_blocks, max_pages);
     if (bytes <= most) return;
-    const int in_round = std::max(1, kMostThreads / kLanes / heads);  // every half-warp has something
+    const int in_round = std::max(1, kMostThreads / kLanes / heads);  // every warp has two
     lay_out(heads, std::min(in_round, own_blocks), 0, max_pages);
   }
 

@@ -13,7 +13,7 @@ inline constexpr int kMaxGang = 16;  // a cluster of more than 8 is asked for
 inline constexpr int kFewestThreads = 256;
 inline constexpr int kMostThreads = 1024;  // that a multiprocessor has room for, in blocks of any size
 // What a thread block of a gang takes at least, counted once for each head:
-inline constexpr int kGangHeadBlocks = 16;  // of pages: one for each half-warp of the fewest threads
+inline constexpr int kGangHeadBlocks = 16;  // of pages: two for each warp of the fewest threads
 inline constexpr int kGangHeadPages = 128;  // that are candidates
 inline constexpr int kGangPages = 4096;     // that may be completed, for all heads
 

@@ -126,11 +126,11 @@ __device__ inline void share_pages(const Lists& lists, const Gang& gang, const R
 __device__ inline void rank_pages(const Lists& lists, const Gang& gang, int first_page, int pages, float* keys,
                                   std::int32_t* counts) {
   const float* const scores = lists.args.log_mass.at(gang.request, gang.list, gang.sink_pages + first_page);
-  for (int page = thread_index(); page < pages; page += num_threads()) {
+  share_out(pages, [&](int page) {
     const std::uint32_t key = rank_key(scores[page]);
     keys[page] = __uint_as_float(key);
     atomicAdd(&counts[key >> kRankShift], 1);
-  }
+  });
   __syncthreads();
 }
 

@@ -67,9 +67,10 @@ class CudaEngine(Engine):
         self.samples = Samples(self.max_rows, self.device)
         self.serves = False  # a prompt has been seen
 
-    def min_context_tokens(self, rows: int, kv_heads: int) -> int:
+    def min_context_tokens(self, rows: int, query_heads: int, kv_heads: int) -> int:
         """In a step of so many rows shorter contexts are attended exactly. Graphs keep what they were captured with."""
-        exact = min(LONGEST_EXACT, self.exact_head_tokens // max(1, rows * kv_heads))
+        lists = query_heads if self.settings.config.combine == "per_query_head" else kv_heads  # each reads for itself
+        exact = min(LONGEST_EXACT, self.exact_head_tokens // max(1, rows * lists))
         return max(self.settings.config.min_context_tokens, exact + 1 if exact > 0 else 0)
 
     def workplace(self, *, query_heads: int, kv_heads: int, head_dim: int, softmax_scale: float) -> Workplace:

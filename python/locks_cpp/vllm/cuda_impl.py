@@ -139,7 +139,7 @@ class CudaImpl(FlashAttentionImpl):
         keys, values = self.key_value_views(kv_cache)
         summaries, _ = self.store.bound()
         total = decode.contexts.shape[0]
-        plan = place.plan(self._engine.min_context_tokens(total, self.num_kv_heads))
+        plan = place.plan(self._engine.min_context_tokens(total, self.num_heads, self.num_kv_heads))
         for first in range(0, total, place.rows):
             count = min(place.rows, total - first)
             call = slice(first, first + count)

@@ -38,9 +38,9 @@ def builder(monkeypatch):
         metrics=Metrics(None, CONFIG.min_context_tokens, 0),
         samples=NoSamples(),
         serves=True,
-        min_context_tokens=lambda rows, kv_heads: CONFIG.min_context_tokens,
+        min_context_tokens=lambda rows, query_heads, kv_heads: CONFIG.min_context_tokens,
     )
-    layer = SimpleNamespace(impl=SimpleNamespace(store=SimpleNamespace(engine=engine), num_kv_heads=2))
+    layer = SimpleNamespace(impl=SimpleNamespace(store=SimpleNamespace(engine=engine), num_heads=8, num_kv_heads=2))
     config = SimpleNamespace(
         compilation_config=SimpleNamespace(static_forward_context={"a": layer, "b": layer}),
         speculative_config=SimpleNamespace(num_speculative_tokens=2),
@@ -49,21 +49,22 @@ def builder(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("rows", "kv_heads", "given", "shortest"),
+    ("rows", "kv_heads", "given", "combine", "shortest"),
     [
-        (1, 8, 131072, 16385),  # so many tokens are still exact
-        (1, 2, 131072, 16385),  # never more
-        (4, 8, 131072, 4097),
-        (64, 8, 131072, 1024),  # what min_context_tokens says
-        (1, 8, 0, 1024),
-        (3, 1, 6000, 2001),
+        (1, 8, 131072, "sum", 16385),  # so many tokens are still exact
+        (1, 2, 131072, "sum", 16385),  # never more
+        (1, 8, 131072, "per_query_head", 4097),  # each query head reads for itself
+        (4, 8, 131072, "sum", 4097),
+        (64, 8, 131072, "sum", 1024),  # what min_context_tokens says
+        (1, 8, 0, "sum", 1024),
+        (3, 1, 6000, "sum", 2001),
     ],
 )
-def test_few_short_contexts_are_attended_exactly(rows, kv_heads, given, shortest):
+def test_few_short_contexts_are_attended_exactly(rows, kv_heads, given, combine, shortest):
     engine = object.__new__(CudaEngine)
-    engine.settings = SimpleNamespace(config=CONFIG)
+    engine.settings = SimpleNamespace(config=locks_cpp.Config(combine=combine))
     engine.exact_head_tokens = given
-    assert engine.min_context_tokens(rows, kv_heads) == shortest
+    assert engine.min_context_tokens(rows, 4 * kv_heads, kv_heads) == shortest
 
 
 def step(counts, contexts, prefilling, padded_requests=0, padded_tokens=0):
