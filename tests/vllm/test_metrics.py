@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("locks_cpp", reason="the native module of locks_cpp is not built")
 
-from locks_cpp.vllm.metrics import Metrics
+from locks_cpp.vllm.exported import COUNTERS, DOCUMENTATION
+from locks_cpp.vllm.metrics import COUNTS, Metrics
 
 LOGGER = logging.getLogger("locks_cpp.test")
 
@@ -84,3 +85,22 @@ def test_on_cuda_all_rows_are_counted_and_some_reported():
     now = metrics.as_dict()
     assert now["rows_sparse"] == 80 and now["attended_share"] == pytest.approx(0.1) and now["coverage"] == pytest.approx(0.7)
     assert "sparse rows (2 sampled) attended 10.0%" in metrics.describe()
+
+
+def test_counts_are_exported_once_a_second_and_at_the_end(monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr("locks_cpp.vllm.metrics.time.monotonic", lambda: clock[0])
+    told = []
+    metrics = Metrics(LOGGER, 0, log_interval_seconds=0, export=lambda counts: told.append(dict(counts)))
+    for clock[0] in (1000.0, 1000.4, 1000.9, 1001.1):
+        metrics.add_decode(report([4000], [400], [0.875], [False]))
+        metrics.log_if_due()
+    assert [counts["rows_sparse"] for counts in told] == [1, 4]
+    metrics.add_decode(report([4000], [400], [0.875], [False]))
+    metrics.end()
+    assert told[-1]["rows_sparse"] == 5 and told[-1]["coverage_sum"] == pytest.approx(5 * 0.875)
+
+
+def test_every_count_but_that_of_the_debug_check_is_exported():
+    assert {*COUNTERS, "pages_checked"} == set(COUNTS)
+    assert {name for name, _ in COUNTERS.values()} == set(DOCUMENTATION)

@@ -9,6 +9,7 @@ from typing import Any
 from vllm.logger import init_logger
 
 from locks_cpp.vllm import LOGGER_NAME, compat, settings
+from locks_cpp.vllm.exported import Exported
 from locks_cpp.vllm.metrics import Metrics
 from locks_cpp.vllm.pages import PAGE_TOKENS
 from locks_cpp.vllm.refusal import Refusal, refuse_engine
@@ -37,8 +38,10 @@ class Engine:
         self.settings = settings.parse(settings.given(vllm_config.additional_config))
         self.max_context_tokens = int(vllm_config.model_config.max_model_len)
         config = self.settings.config
-        self.metrics = Metrics(logger, config.min_context_tokens, self.settings.log_interval_seconds)
-        weakref.finalize(self, Metrics.log, self.metrics)
+        self.metrics = Metrics(
+            logger, config.min_context_tokens, self.settings.log_interval_seconds, Exported().tell
+        )
+        weakref.finalize(self, Metrics.end, self.metrics)
         self._announced = False
 
     def resources(self) -> str:

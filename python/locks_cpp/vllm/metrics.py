@@ -1,9 +1,10 @@
-"""What an engine did: counted per attention layer, query row and step. Logged through vLLM's own logger."""
+"""What an engine did: counted per attention layer, query row and step. Logged through vLLM's own logger, and exported."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ COUNTS = (
     "rows_dense_budget",  # context within the budget
     "rows_prompt",  # attended exactly, being of a prompt
     "rows_reported",  # sparse rows of which the following is known: all on the CPU, samples on CUDA
+    "coverage_sum",
     "attended_tokens",
     "context_tokens",
     "read_bytes",  # of all decode rows that are known
@@ -24,15 +26,25 @@ COUNTS = (
 )
 
 
+EXPORT_SECONDS = 1.0
+
+
 class Metrics:
-    def __init__(self, logger: logging.Logger, min_context_tokens: int, log_interval_seconds: float) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        min_context_tokens: int,
+        log_interval_seconds: float,
+        export: Callable[[Mapping[str, float]], None] | None = None,
+    ) -> None:
         self._logger = logger
         self._min_context_tokens = min_context_tokens
         self._interval = log_interval_seconds
         self._next_log: float | None = None  # counted from the first decode on
+        self._export = export
+        self._next_export = 0.0
         self._logged_rows = 0
         self.counts: dict[str, float] = dict.fromkeys(COUNTS, 0)
-        self._coverage_sum = 0.0
         self.min_coverage = 1.0
 
     def add(self, name: str, count: float) -> None:
@@ -66,7 +78,7 @@ class Metrics:
         counts["rows_reported"] += int(np.count_nonzero(sparse))
         counts["attended_tokens"] += float(np.sum(np.asarray(report.attended_tokens)[sparse]))
         counts["context_tokens"] += int(np.sum(np.asarray(report.context_tokens)[sparse]))
-        self._coverage_sum += float(np.sum(coverage))
+        counts["coverage_sum"] += float(np.sum(coverage))
         self.min_coverage = min(self.min_coverage, float(coverage.min()))
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,7 +87,7 @@ class Metrics:
         return {
             **counts,
             "attended_share": counts["attended_tokens"] / counts["context_tokens"] if rows else 1.0,
-            "coverage": self._coverage_sum / rows if rows else 1.0,
+            "coverage": counts["coverage_sum"] / rows if rows else 1.0,
             "min_coverage": self.min_coverage,
         }
 
@@ -99,14 +111,26 @@ class Metrics:
         return text
 
     def log_if_due(self) -> None:
+        """At every step: exports, and logs, when it is time to."""
+        now = time.monotonic()
+        if now >= self._next_export:
+            self._next_export = now + EXPORT_SECONDS
+            self.export()
         if not self._interval:
             return
-        now = time.monotonic()
         if self._next_log is not None and now >= self._next_log:
             self.log()
             self._next_log = None
         if self._next_log is None:
             self._next_log = now + self._interval
+
+    def export(self) -> None:
+        if self._export is not None:
+            self._export(self.counts)
+
+    def end(self) -> None:
+        self.export()
+        self.log()
 
     def log(self) -> None:
         """Says how it stands, if anything was decoded since it was said last."""

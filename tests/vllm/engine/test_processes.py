@@ -3,13 +3,16 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import prometheus_client
 import pytest
 import runs
+from prometheus_client import multiprocess
 from test_engine import SPARSE
 
 
@@ -42,12 +45,32 @@ def tokens_of_one_process(checkpoint):
 def test_engine_and_worker_processes(checkpoint, tokens_of_one_process, tmp_path):
     """A refusal in the worker ends the start, with its line in the log; a start without one says that LOCKS is active; the
     tokens are those of one process."""
-    said, tokens = run_processes(checkpoint, tmp_path, 1)
+    counted = tmp_path / "prometheus"
+    counted.mkdir()
+    said, tokens = run_processes(checkpoint, tmp_path, 1, PROMETHEUS_MULTIPROC_DIR=str(counted))
     assert "LOCKS refuses to start: unknown setting budget" in said
     assert "the start ended with" in said
     assert said.count("LOCKS is active: 320 tokens of each context of 321 or more") == 1
     assert "sparse rows attended" in said  # at the end, in the worker
+    check_counters(counted, said)
     assert tokens == tokens_of_one_process
+
+
+def check_counters(folder, said):
+    """What vLLM's /metrics would show is what the worker says at its end."""
+    registry = prometheus_client.CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry, path=str(folder))
+
+    def value(name, **labels):
+        return registry.get_sample_value(f"locks:{name}_total", labels)
+
+    numbers = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) (?:sparse,|exact |prompt rows)", said)]
+    kinds = [value("decode_rows", kind=kind) for kind in ("sparse", "exact_short", "exact_budget")]
+    assert [*kinds, value("prompt_rows")] == numbers[-4:] and kinds[0] > 0
+    assert value("reported_rows") == kinds[0]
+    assert 0.1 < value("reported_coverage") / kinds[0] < 1
+    assert 0 < value("reported_attended_tokens") < value("reported_context_tokens")
+    assert 0 < value("reported_read_bytes") < value("reported_dense_bytes")
 
 
 def test_two_ranks_choose_what_one_does(checkpoint, tokens_of_one_process, tmp_path):
