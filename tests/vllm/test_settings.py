@@ -82,6 +82,23 @@ def test_a_wrong_setting_is_refused_in_one_line(given, words):
 
 
 @pytest.mark.parametrize(
+    ("rows", "kv_heads", "given", "combine", "shortest"),
+    [
+        (1, 8, 131072, "sum", 16385),  # so many tokens are still exact
+        (1, 2, 131072, "sum", 16385),  # never more
+        (1, 8, 131072, "per_query_head", 4097),  # each query head reads for itself
+        (4, 8, 131072, "sum", 4097),
+        (64, 8, 131072, "sum", 1024),  # what min_context_tokens says
+        (1, 8, 0, "sum", 1024),
+        (3, 1, 6000, "sum", 2001),
+    ],
+)
+def test_few_short_contexts_are_attended_exactly(rows, kv_heads, given, combine, shortest):
+    parsed = settings.parse({"exact_head_tokens": given, "combine": combine})
+    assert parsed.exact_below(rows, 4 * kv_heads, kv_heads) == shortest
+
+
+@pytest.mark.parametrize(
     ("additional", "expected"),
     [({}, False), (None, False), ({"other": 1}, False), ({"locks": {}}, True), ({"locks": None}, False)],
 )

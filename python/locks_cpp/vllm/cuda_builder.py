@@ -194,7 +194,7 @@ class CudaStepMetadataBuilder(FlashAttentionMetadataBuilder):
         # As _decode() counts them: by position in their requests, if there are several.
         rows = contexts.size if not alike else common.num_reqs if common.num_reqs > 1 else division.rows_each
         impl = self._layers[0].impl
-        shortest = engine.min_context_tokens(rows, impl.num_heads, impl.num_kv_heads)
+        shortest = engine.settings.exact_below(rows, impl.num_heads, impl.num_kv_heads)
         dense = (contexts < shortest) | (contexts <= config.budget_tokens)
         metrics.add_rows(contexts, dense, layers=len(self._layers), min_context_tokens=shortest)
         metrics.add("rows_prompt", len(self._layers) * division.prompt_rows)

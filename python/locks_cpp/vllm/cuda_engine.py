@@ -16,13 +16,13 @@ from locks_cpp.vllm import compat
 from locks_cpp.vllm.engine import Engine, engine_of
 from locks_cpp.vllm.pages import PAGE_TOKENS
 from locks_cpp.vllm.refusal import Refusal
+from locks_cpp.vllm.settings import LONGEST_EXACT
 
 # Rows of one call; more rows take several calls. A longest context of 128K tokens takes some 3 MB of workspace a row.
 MAX_PLAN_REQUESTS = 256
 MAX_WORKSPACE_BYTES = 512 << 20
 REPORTING_LAYERS = 8  # one layer of so many reports: a report costs a launch
 SAMPLE_SECONDS = 0.1
-LONGEST_EXACT = 16384  # context that exact_head_tokens may have attended exactly: attention has small blocks for so many
 
 
 def engine_for(vllm_config: Any) -> CudaEngine:
@@ -63,15 +63,8 @@ class CudaEngine(Engine):
         reads_none = recent >= PAGE_TOKENS + compat.rows_per_decode(vllm_config)
         self.beside = torch.cuda.Stream(self.device) if reads_none else None
         self._workplaces: dict[tuple[Any, ...], Workplace] = {}
-        self.exact_head_tokens = self.settings.exact_head_tokens or 0
         self.samples = Samples(self.max_rows, self.device)
         self.serves = False  # a prompt has been seen
-
-    def min_context_tokens(self, rows: int, query_heads: int, kv_heads: int) -> int:
-        """In a step of so many rows shorter contexts are attended exactly. Graphs keep what they were captured with."""
-        lists = query_heads if self.settings.config.combine == "per_query_head" else kv_heads  # each reads for itself
-        exact = min(LONGEST_EXACT, self.exact_head_tokens // max(1, rows * lists))
-        return max(self.settings.config.min_context_tokens, exact + 1 if exact > 0 else 0)
 
     def workplace(self, *, query_heads: int, kv_heads: int, head_dim: int, softmax_scale: float) -> Workplace:
         """Made with the first layer of a shape, so that vLLM counts it with the weights."""
@@ -103,8 +96,9 @@ class CudaEngine(Engine):
 
     def resources(self) -> str:
         used = sum(place.workspace.nbytes + place.queries.nbytes + place.out.nbytes for place in self._workplaces.values())
-        exact = f"contexts of up to {self.exact_head_tokens} tokens / (rows x KV heads), {LONGEST_EXACT} at most, exact; "
-        return f"{exact if self.exact_head_tokens else ''}workspace: {used / 2**20:.0f} MB on {cuda.current_device().name}"
+        given = self.settings.exact_head_tokens
+        exact = f"contexts of up to {given} tokens / (rows x KV heads), {LONGEST_EXACT} at most, exact; " if given else ""
+        return f"{exact}workspace: {used / 2**20:.0f} MB on {cuda.current_device().name}"
 
 
 class Samples:

@@ -55,7 +55,7 @@ class CudaImpl(FlashAttentionImpl):
         super().__init__(
             num_heads, head_size, scale, kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap, attn_type
         )
-        self._engine = engine
+        self._settings = engine.settings
         self._place = engine.workplace(
             query_heads=num_heads, kv_heads=kv_heads, head_dim=head_size, softmax_scale=float(scale)
         )
@@ -139,7 +139,7 @@ class CudaImpl(FlashAttentionImpl):
         keys, values = self.key_value_views(kv_cache)
         summaries, _ = self.store.bound()
         total = decode.contexts.shape[0]
-        plan = place.plan(self._engine.min_context_tokens(total, self.num_heads, self.num_kv_heads))
+        plan = place.plan(self._settings.exact_below(total, self.num_heads, self.num_kv_heads))
         for first in range(0, total, place.rows):
             count = min(place.rows, total - first)
             call = slice(first, first + count)

@@ -10,8 +10,8 @@ from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
 import locks_cpp
 from locks_cpp.vllm.cuda_builder import CudaStepMetadataBuilder
 from locks_cpp.vllm.cuda_check import filled_pages
-from locks_cpp.vllm.cuda_engine import CudaEngine
 from locks_cpp.vllm.metrics import Metrics
+from locks_cpp.vllm.settings import Settings
 
 CONFIG = locks_cpp.Config()
 
@@ -32,13 +32,12 @@ def builder(monkeypatch):
     monkeypatch.setattr(FlashAttentionMetadataBuilder, "__init__", lambda *args: None)
     monkeypatch.setattr(FlashAttentionMetadataBuilder, "build", lambda self, prefix, common: common)
     engine = SimpleNamespace(
-        settings=SimpleNamespace(config=CONFIG, debug_check=False),
+        settings=Settings(CONFIG),
         max_context_tokens=100,
         max_rows=8 * 3,
         metrics=Metrics(None, CONFIG.min_context_tokens, 0),
         samples=NoSamples(),
         serves=True,
-        min_context_tokens=lambda rows, query_heads, kv_heads: CONFIG.min_context_tokens,
     )
     layer = SimpleNamespace(impl=SimpleNamespace(store=SimpleNamespace(engine=engine), num_heads=8, num_kv_heads=2))
     config = SimpleNamespace(
@@ -46,25 +45,6 @@ def builder(monkeypatch):
         speculative_config=SimpleNamespace(num_speculative_tokens=2),
     )
     return CudaStepMetadataBuilder(None, ["a", "b"], config, torch.device("cpu"))
-
-
-@pytest.mark.parametrize(
-    ("rows", "kv_heads", "given", "combine", "shortest"),
-    [
-        (1, 8, 131072, "sum", 16385),  # so many tokens are still exact
-        (1, 2, 131072, "sum", 16385),  # never more
-        (1, 8, 131072, "per_query_head", 4097),  # each query head reads for itself
-        (4, 8, 131072, "sum", 4097),
-        (64, 8, 131072, "sum", 1024),  # what min_context_tokens says
-        (1, 8, 0, "sum", 1024),
-        (3, 1, 6000, "sum", 2001),
-    ],
-)
-def test_few_short_contexts_are_attended_exactly(rows, kv_heads, given, combine, shortest):
-    engine = object.__new__(CudaEngine)
-    engine.settings = SimpleNamespace(config=locks_cpp.Config(combine=combine))
-    engine.exact_head_tokens = given
-    assert engine.min_context_tokens(rows, 4 * kv_heads, kv_heads) == shortest
 
 
 def step(counts, contexts, prefilling, padded_requests=0, padded_tokens=0):
