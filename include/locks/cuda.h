@@ -93,7 +93,7 @@ struct SelectArgs {
   View<std::int32_t, 2> num_candidates;  // out: [requests, lists]
   View<SelectedPage, 3> selected;        // out: [requests, lists, capacity]
   View<std::int32_t, 2> num_selected;    // out
-  View<std::int32_t, 2> num_attended;    // out, if given: num_selected and `always_entries`, or kEveryToken
+  View<std::int32_t, 2> num_attended;    // out, if given: num_selected and `always_entries`
   int always_entries = 0;                // of what is always attended, in front of `selected` in the caller's memory
   View<SelectedPage, 3> completed;       // out; a capacity of 0 if nothing is completed
   View<std::int32_t, 2> num_completed;   // out
@@ -108,9 +108,6 @@ void select_pages(const SelectArgs& args, Stream stream);
 /// Steps 2 to 4: the selection, what is skipped, and the pages that stand in for it.
 void select_tokens(const SelectArgs& args, Stream stream);
 
-/// In place of a number of entries: every token of the context, as if nothing were listed; of one that most_row_tokens, or
-/// the lists' capacity without it, has room for.
-inline constexpr std::int32_t kEveryToken = -1;
 /// Stage 4: exact attention over lists, or over every token if `args.selected` is null. The result merges into `states`
 /// (which hold others already if `accumulate`, and are written otherwise). `args.workspace`: attend_workspace_bytes.
 [[nodiscard]] std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists) noexcept;

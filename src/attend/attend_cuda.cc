@@ -167,7 +167,7 @@ stage::AttendParams attend_params(const AttendArgs& args) {
   params.value_scale = args.values.scale;
   lay_out(geometry, requests, args.num_lists, dense, args.workspace.data(), params.partials);
   const std::int64_t table_tokens = blocks.shape[1] * args.table.block_tokens;
-  // Rows of every token (kEveryToken) may have more of them than there is room for entries.
+  // Contexts that are attended whole may have more tokens than there is room for entries.
   const std::int64_t listed = args.most_row_tokens > 0 ? args.most_row_tokens : selected.shape[2] * kPageTokens;
   const std::int64_t row_tokens = dense ? table_tokens : std::min(table_tokens, listed);
   params.most_tokens = static_cast<int>(row_tokens);
@@ -208,15 +208,23 @@ void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, View<
   stage::launch_merge(params, args.geometry.head_dim, {states, accumulate, out}, {}, stream);
 }
 
-void attend_and_complete(const AttendArgs& args, const CompletionArgs& completion, SoftmaxStates states, View<float, 3> out,
-                         Stream stream) {
+namespace {
+
+void attend_into(const AttendArgs& args, const CompletionArgs* completion, int whole_tokens, SoftmaxStates states,
+                 View<float, 3> out, Stream stream) {
   check_attend(args, states);
   stage::check_out(states, out);
-  complete_kernels::Launches completes = complete_kernels::launches(completion, states);
-  if (completes.merge.parts.values == nullptr) return attend(args, states, false, out, stream);
-  const stage::AttendParams params = attend_params(args);
+  complete_kernels::Launches completes;
+  if (completion != nullptr) completes = complete_kernels::launches(*completion, states);
+  if (args.table.num_requests() == 0) return;
+  stage::AttendParams params = attend_params(args);
+  params.whole_tokens = whole_tokens;
   stage::launch_attend(params, args.keys.dtype, args.geometry.head_dim, stream);
+  if (completes.merge.parts.values == nullptr) {
+    return stage::launch_merge(params, args.geometry.head_dim, {states, false, out}, {}, stream);
+  }
   completes.sums.beside_attention = true;
+  completes.sums.whole_tokens = whole_tokens;
   complete_kernels::launch(completes.format, completes.sums, stream);
   if (params.partials.leaves_per_part == 1) {
     stage::launch_merge(params, args.geometry.head_dim, {states, false, out}, completes.merge, stream);
@@ -224,6 +232,17 @@ void attend_and_complete(const AttendArgs& args, const CompletionArgs& completio
   }
   stage::launch_merge(params, args.geometry.head_dim, {states, false, {}}, {}, stream);
   complete_kernels::launch(completes.merge, states, out, stream);
+}
+
+}  // namespace
+
+void attend_and_complete(const AttendArgs& args, const CompletionArgs& completion, SoftmaxStates states, View<float, 3> out,
+                         Stream stream) {
+  attend_into(args, &completion, 0, states, out, stream);
+}
+void attend_in_step(const AttendArgs& args, const CompletionArgs* completion, SoftmaxStates states, View<float, 3> out,
+                    Stream stream) {
+  attend_into(args, completion, args.most_row_tokens, states, out, stream);
 }
 
 void finish(SoftmaxStates states, View<float, 3> out, Stream stream) {

@@ -10,9 +10,7 @@
 namespace locks::cuda::attend_stage {
 
 template <class S>
-__global__ void __launch_bounds__(32 * kMaxWarps, S::kBlocks) attend_kernel(const __grid_constant__ AttendParams params) {
-  wait_for_previous();
-  let_next_start();  // not before: completion's sums, if they are next, do not wait for what comes before this kernel
+__device__ __forceinline__ void attend_part(const AttendParams& params) {
   extern __shared__ __align__(16) std::byte shared[];
   using N = Numbers<S::kType>;
   const auto threads = static_cast<int>(blockDim.x);
@@ -184,6 +182,11 @@ __global__ void __launch_bounds__(32 * kMaxWarps, S::kBlocks) attend_kernel(cons
     }
     __syncthreads();
   }
+}
+
+template <class S>
+__global__ void __launch_bounds__(32 * kMaxWarps, S::kBlocks) attend_kernel(const __grid_constant__ AttendParams params) {
+  in_turn(params, [&] { attend_part<S>(params); });
 }
 
 template <class S>

@@ -29,15 +29,11 @@ struct LeafShared {
   static constexpr int bytes() { return kTiles + S::query_bytes() + static_cast<int>(sizeof(LeafShared)); }
 };
 
-/// Between the warps of a pair: one tells, the other waits.
-__device__ __forceinline__ void tell(int barrier) { asm volatile("bar.arrive %0, 64;" ::"r"(barrier) : "memory"); }
-__device__ __forceinline__ void wait_for_told(int barrier) { asm volatile("bar.sync %0, 64;" ::"r"(barrier) : "memory"); }
+/// The warps of a pair meet.
+__device__ __forceinline__ void meet(int barrier) { asm volatile("bar.sync %0, 64;" ::"r"(barrier) : "memory"); }
 
 template <class S>
-__global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
-    attend_leaf(const __grid_constant__ AttendParams params) {
-  wait_for_previous();
-  let_next_start();  // not before: see attend_kernel
+__device__ __forceinline__ void attend_one_leaf(const AttendParams& params) {
   extern __shared__ __align__(16) std::byte shared[];
   using N = Numbers<S::kType>;
   const auto thread = static_cast<int>(threadIdx.x);
@@ -71,6 +67,7 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
   int blocks[kThreadTokens];
   tokens.fetch(params, first, end, blocks);
   tokens.write(params, cache, first, end, blocks, notes.rows, notes.pages);
+  if (thread < kLeafWarps && tokens.has_page(params, first + thread * kTileTokens, end)) notes.pages[thread] = true;
   __syncthreads();
   std::byte* const tile = shared + warp * S::kTileBytes;
   const int valid = min(max(end - first - warp * kTileTokens, 0), kTileTokens);
@@ -107,15 +104,13 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
       }
     }
   }
+  meet(1 + pair);
   if (second) {
-    wait_for_told(1 + pair);
 #pragma unroll
     for (int column = 0; column < S::kColumns; ++column) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) state.max[column][i] = notes.max_and_sum[pair][8 * column + 2 * (lane % 4) + i].x;
     }
-  } else {
-    tell(1 + pair);
   }
   float rescale[S::kColumns][2];
   if (valid > 0) {
@@ -147,8 +142,8 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
       if (!second) notes.lane_sums[pair][column][i][lane] = state.sum[column][i];
     }
   }
+  meet(1 + pair);
   if (second) {
-    wait_for_told(1 + kMaxWarps + pair);
 #pragma unroll
     for (int column = 0; column < S::kColumns; ++column) {
 #pragma unroll
@@ -165,8 +160,6 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
         }
       }
     }
-  } else {
-    tell(1 + kMaxWarps + pair);
   }
   __syncthreads();
 
@@ -215,6 +208,12 @@ __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
     out = fold(float4{0.0F, 0.0F, 0.0F, 0.0F}, out, scales);
     *reinterpret_cast<float4*>(params.partials.out + slot * S::kHeadDim + i) = out;
   }
+}
+
+template <class S>
+__global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
+    attend_leaf(const __grid_constant__ AttendParams params) {
+  in_turn(params, [&] { attend_one_leaf<S>(params); });
 }
 
 }  // namespace locks::cuda::attend_stage

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attend/attend_cuda.h"
+#include "cuda/chain.cuh"
 
 namespace locks::cuda::attend_stage {
 
@@ -17,6 +18,24 @@ struct TokenRows {
 
 __device__ __forceinline__ int divide(int number, const Divider& by) {
   return static_cast<int>(__umulhi(2 * static_cast<std::uint32_t>(number), by.magic) >> by.shift);
+}
+
+/// Whether a request's context is attended whole, whatever is listed.
+__device__ __forceinline__ bool is_whole(const AttendParams& params, int request) {
+  return params.whole_tokens > 0 && params.context_tokens[request] <= params.whole_tokens;
+}
+
+__device__ __forceinline__ bool at_equal_distances(const AttendParams& params) {
+  return params.keys.page_slots == nullptr && params.values.page_slots == nullptr;
+}
+
+/// What a block of attention does, between the kernels around it.
+template <class Body>
+__device__ __forceinline__ void in_turn(const AttendParams& params, const Body& body) {
+  if (!is_whole(params, static_cast<int>(blockIdx.z))) wait_for_previous();
+  let_next_start();  // not before: completion's sums, if they are next, do not wait for what comes before this kernel
+  body();
+  if (is_whole(params, static_cast<int>(blockIdx.z))) wait_for_previous();
 }
 
 /// Rows of the cache of one KV head. Token t of the cache is token t % 16 of page t / 16.
@@ -49,7 +68,7 @@ class RowTokens {
   /// All threads of the block; `sums` has kOwnEntries ints for each warp.
   __device__ __forceinline__ RowTokens(const AttendParams& params, int request, int list, int* sums)
       : table_(params.blocks + request * params.block_request_stride) {
-    if (params.selected == nullptr) {
+    if (params.selected == nullptr || is_whole(params, request)) {
       take_every(params, request);
       return;
     }
@@ -62,12 +81,8 @@ class RowTokens {
     for (int i = 0; i < kOwnEntries; ++i) {
       if (i * threads + thread < params.capacity) own[i] = load(i * threads + thread);
     }
-    const int listed = params.num_selected[request * params.count_request_stride + list * params.count_list_stride];
-    if (listed < 0) {
-      take_every(params, request);
-      return;
-    }
-    count_ = min(listed, params.capacity);
+    count_ = min(params.num_selected[request * params.count_request_stride + list * params.count_list_stride],
+                 params.capacity);
     in_registers_ = count_ <= kOwnEntries * threads;
     int tokens[kOwnEntries] = {};
     int blocks[kOwnEntries];
@@ -117,6 +132,10 @@ class RowTokens {
   }
 
   [[nodiscard]] __device__ __forceinline__ int total() const { return total_; }
+  /// Whether the row is every token of its context, and 16 of them from `token` on, below `end`, lie at equal distances.
+  [[nodiscard]] __device__ __forceinline__ bool has_page(const AttendParams& params, int token, int end) const {
+    return entries_ == nullptr && at_equal_distances(params) && token + kPageTokens <= end;
+  }
 
   /// Tokens are looked up in two steps, so that something else can be done while the table is read: fetch() asks for what
   /// write() needs to write where tokens [first, end) of the row lie. Every thread does its share of both.
@@ -174,7 +193,6 @@ class RowTokens {
     unsigned mask;
   };
   __device__ __forceinline__ void take_every(const AttendParams& params, int request) {
-    entries_ = nullptr;
     total_ = min(params.context_tokens[request], params.most_tokens);
   }
   static __device__ __forceinline__ void store(TokenRows* into, const TokenRows& rows) {
@@ -184,7 +202,7 @@ class RowTokens {
   /// Tokens of one page, the first of which is the row's `rank`-th.
   static __device__ __forceinline__ void write_page(const AttendParams& params, const CacheRows& cache, const Named& page,
                                                     int rank, int first, int end, TokenRows* rows, bool* pages) {
-    const bool even = params.keys.page_slots == nullptr && params.values.page_slots == nullptr;
+    const bool even = at_equal_distances(params);
     TokenRows begin = cache(params, page.token);
     if (even && page.mask == kWholePage && rank >= first && rank + kPageTokens <= end) {
       if (pages != nullptr && (rank - first) % kPageTokens == 0) {

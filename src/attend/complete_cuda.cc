@@ -43,6 +43,7 @@ Launches launches(const CompletionArgs& args, SoftmaxStates states) {
   door::at_least("states", states, {requests, geometry.query_heads, 2 + geometry.head_dim});
   check::workspace(args.workspace, completion_workspace_bytes(geometry, requests, args.num_lists));
   sums.requests = requests;
+  sums.context_tokens = args.table.context_tokens.data();
   sums.lists = args.num_lists;
   sums.lists_per_kv_head = args.num_lists / geometry.kv_heads;
   sums.list_heads = geometry.query_heads / args.num_lists;

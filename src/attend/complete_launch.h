@@ -56,8 +56,11 @@ struct Sums {
   std::int64_t num_request_stride = 0;
   std::int64_t num_list_stride = 0;
   Parts parts;
-  /// The kernel before this one is attention, which wrote nothing that is read here and waited for what came before it.
+  /// The kernel before this one is attention, which wrote nothing that is read here and waited for what came before it; but
+  /// for contexts of at most `whole_tokens`, of which nothing is completed.
   bool beside_attention = false;
+  int whole_tokens = 0;
+  const std::int32_t* context_tokens = nullptr;
   std::uint32_t bias = 0x43004300U;  // bf16 128, twice: a constant that kernels need in a register
 };
 

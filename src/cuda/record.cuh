@@ -144,20 +144,22 @@ struct RecordLane {
     return words;
   }
 
-  /// Coefficients of ranks 8 half + 2 j and the next, for rows g and g + 8.
+  /// Coefficients of ranks 8 half + 2 j and the next, for rows g and g + 8. Ranks that do not exist have those of others, which
+  /// their z of zero meets: behind them the record, and its slot, may end.
   struct Coefficients {
     std::uint32_t first;
     std::uint32_t second;
   };
   [[nodiscard]] __device__ __forceinline__ Coefficients coefficients(const std::byte* record, int half,
                                                                      std::uint32_t bias = kBias) const {
+    const int rank = 8 * half + 2 * (8 * half + 8 <= kRank ? j : j % 2);
     if constexpr (kTokenScales) {
-      const std::byte* const at = record + coefficients_at + 16 * (8 * half + 2 * j) + 2 * g;
+      const std::byte* const at = record + coefficients_at + 16 * rank + 2 * g;
       const std::uint32_t a = load<std::uint16_t>(at);
       const std::uint32_t b = load<std::uint16_t>(at + 16);
       return {bytes_to_bf16(__byte_perm(a, b, 0x0400), bias), bytes_to_bf16(__byte_perm(a, b, 0x0501), bias)};
     } else {
-      const std::byte* const at = record + coefficients_at + 8 * (8 * half + 2 * j) + g;
+      const std::byte* const at = record + coefficients_at + 8 * rank + g;
       const std::uint32_t both = load<std::uint8_t>(at) | static_cast<std::uint32_t>(load<std::uint8_t>(at + 8)) << 16;
       return {nibbles_to_bf16(both << 1, bias), nibbles_to_bf16(both >> 3, bias)};
     }

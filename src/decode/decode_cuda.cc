@@ -160,7 +160,7 @@ class Step {
     const bool parts = config.select.part_tokens < kPageTokens;
     if (scorer_ != nullptr) {
       choose_scored(select, parts, wants_coverage);
-      return attend(attended, states(), false, out, stream_);
+      return attend_in_step(attended, nullptr, states(), out, stream_);
     }
     select_pages_in_step(select, stream_);
     if (parts) {
@@ -170,11 +170,10 @@ class Step {
     }
     const bool completes = buffers_.completed.shape[2] > 0;
     select_tokens_in_step(select, completes || wants_coverage, stream_);
-    if (!completes) return attend(attended, states(), false, out, stream_);
-    attend_and_complete(attended,
-                        {plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.completed,
-                         select.num_completed, select.skipped_log_mass, buffers_.completion_workspace},
-                        states(), out, stream_);
+    const CompletionArgs completion{
+        plan_.geometry(),     inputs_.queries,         inputs_.summaries,       inputs_.table, lists_, select.completed,
+        select.num_completed, select.skipped_log_mass, buffers_.completion_workspace};
+    attend_in_step(attended, completes ? &completion : nullptr, states(), out, stream_);
   }
 
   void report(std::span<DecodeReport> reports, bool any_selects) const {

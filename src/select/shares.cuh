@@ -13,8 +13,7 @@ __device__ inline void prepare(const Lists& lists, const Gang& gang) {
     args.num_candidates(gang.request, gang.list) = 0;
     args.num_selected(gang.request, gang.list) = 0;
     args.num_completed(gang.request, gang.list) = 0;
-    const int attended = lists.always(gang.request).everything ? kEveryToken : args.always_entries;
-    if (args.num_attended.data != nullptr) args.num_attended(gang.request, gang.list) = attended;
+    if (args.num_attended.data != nullptr) args.num_attended(gang.request, gang.list) = args.always_entries;
   }
   share_out(lists.heads, [&](int head) {
     args.skipped_log_mass(gang.request, gang.list * lists.heads + head) = -kInfinity;

@@ -1,5 +1,6 @@
 // Exact attention on the GPU against the definition on the CPU.
 #include "attend_case.h"
+#include "cuda/step.h"
 
 namespace locks {
 namespace {
@@ -326,35 +327,45 @@ TEST_F(CudaAttend, ARequestHasTheSameBitsInEveryBatch) {
   }
 }
 
-/// A number of entries that stands for every token gives the bits of a list of all pages.
-TEST_F(CudaAttend, TakesEveryTokenInPlaceOfAList) {
-  for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    for (const int requests : {2, 40}) {
-      AttendShape shape;
-      shape.dtype = dtype;
-      shape.block_tokens = 32;
-      shape.lengths.clear();
-      for (int i = 0; i < requests; ++i) shape.lengths.push_back(i * 137 % 1700 + (i == 1 ? 1000 : 0));
-      AttendCase c(shape, Lists::kPerKvHead);
-      const auto capacity = c.args.selected.shape[2];
-      std::vector<std::int32_t> counts = c.num_selected;
-      for (std::size_t row = 0; row < counts.size(); ++row) {
-        const std::size_t request = row / static_cast<std::size_t>(c.args.num_lists);
-        if (request % 3 != 1) continue;
-        const int tokens = shape.lengths[request];
-        c.num_selected[row] = (tokens + kPageTokens - 1) / kPageTokens;
-        for (int page = 0; page < c.num_selected[row]; ++page) {
-          const int left = std::min(tokens - page * kPageTokens, kPageTokens);
-          c.selected[row * static_cast<std::size_t>(capacity) + static_cast<std::size_t>(page)] = {
-              page, static_cast<std::uint16_t>((1U << left) - 1U)};
+/// In a step short contexts are attended whole, with the bits of a list of all pages, whatever their lists say.
+TEST_F(CudaAttend, TakesShortContextsOfAStepWhole) {
+  constexpr int kWhole = 1000;
+  for (const DType dtype : {DType::kBF16, DType::kE4M3, DType::kF32}) {
+    for (const Layout layout : {Layout::kTokenMajor, Layout::kScattered}) {
+      for (const int requests : {2, 40}) {  // leaves of eight warps, and groups
+        AttendShape shape;
+        shape.dtype = dtype;
+        shape.layout = layout;
+        shape.block_tokens = layout == Layout::kScattered ? 16 : 32;
+        shape.lengths = {1700, kWhole};
+        for (int i = 2; i < requests; ++i) shape.lengths.push_back(i * 137 % 1700);
+        AttendCase c(shape, Lists::kPerKvHead);
+        std::vector<std::int32_t> counts = c.num_selected;
+        std::vector<SelectedPage> lists = c.selected;
+        const auto capacity = static_cast<std::size_t>(c.args.selected.shape[2]);
+        for (std::size_t row = 0; row < counts.size(); ++row) {
+          const int tokens = shape.lengths[row / static_cast<std::size_t>(c.args.num_lists)];
+          if (tokens > kWhole) continue;
+          counts[row] = row % 2 == 0 ? std::numeric_limits<std::int32_t>::max() : std::numeric_limits<std::int32_t>::min();
+          std::fill_n(lists.begin() + static_cast<std::ptrdiff_t>(row * capacity), capacity,
+                      SelectedPage{std::numeric_limits<std::int32_t>::max(), kWholePage});
+          c.num_selected[row] = (tokens + kPageTokens - 1) / kPageTokens;
+          for (int page = 0; page < c.num_selected[row]; ++page) {
+            const int left = std::min(tokens - page * kPageTokens, kPageTokens);
+            c.selected[row * capacity + static_cast<std::size_t>(page)] = {page, static_cast<std::uint16_t>((1U << left) - 1U)};
+          }
         }
-        counts[row] = cuda::kEveryToken;
+        DeviceCase device(c);
+        device.args.most_row_tokens = kWhole;
+        cuda::attend(device.args, device.state_view, false, device.out_view, nullptr);
+        const std::vector<float> want = device.out.read();
+        expect_close(want, c, "lists of all pages");
+        device.num_selected.write(counts);
+        device.selected.write(lists);
+        device.out.write(std::vector<float>(want.size(), -1.0F));
+        cuda::attend_in_step(device.args, nullptr, device.state_view, device.out_view, nullptr);
+        EXPECT_EQ(device.out.read(), want) << requests << " requests";
       }
-      DeviceCase device(c);
-      const std::vector<float> want = device.run_states();
-      const test::DeviceArray<std::int32_t> device_counts(counts);
-      device.args.num_selected.data = device_counts.data();
-      EXPECT_EQ(device.run_states(), want) << requests << " requests";
     }
   }
 }
