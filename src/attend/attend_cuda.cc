@@ -126,8 +126,8 @@ std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, i
 
 namespace {
 
-/// Of at least one request.
-stage::AttendParams attend_params(const AttendArgs& args) {
+/// Of at least one request. Contexts of at most `whole_tokens` tokens are attended whole.
+stage::AttendParams attend_params(const AttendArgs& args, int whole_tokens = 0) {
   const bool dense = args.selected.data == nullptr;
   const auto& selected = args.selected;
   const auto& counts = args.num_selected;
@@ -167,10 +167,11 @@ stage::AttendParams attend_params(const AttendArgs& args) {
   params.value_scale = args.values.scale;
   lay_out(geometry, requests, args.num_lists, dense, args.workspace.data(), params.partials);
   const std::int64_t table_tokens = blocks.shape[1] * args.table.block_tokens;
-  // Contexts that are attended whole may have more tokens than there is room for entries.
   const std::int64_t listed = args.most_row_tokens > 0 ? args.most_row_tokens : selected.shape[2] * kPageTokens;
-  const std::int64_t row_tokens = dense ? table_tokens : std::min(table_tokens, listed);
+  const std::int64_t row_tokens = dense ? table_tokens : std::min(table_tokens, std::max<std::int64_t>(listed, whole_tokens));
   params.most_tokens = static_cast<int>(row_tokens);
+  params.listed_tokens = static_cast<int>(dense ? row_tokens : std::min(table_tokens, listed));
+  params.whole_tokens = whole_tokens;
   params.leaf_blocks = std::int64_t{requests} * args.num_lists <= stage::kVeryFewRows &&
                        params.partials.leaves_per_part == 1 &&
                        stage::leaf_tokens(static_cast<int>(row_tokens)) <= stage::kLeafTokens;
@@ -217,8 +218,7 @@ void attend_into(const AttendArgs& args, const CompletionArgs* completion, int w
   complete_kernels::Launches completes;
   if (completion != nullptr) completes = complete_kernels::launches(*completion, states);
   if (args.table.num_requests() == 0) return;
-  stage::AttendParams params = attend_params(args);
-  params.whole_tokens = whole_tokens;
+  const stage::AttendParams params = attend_params(args, whole_tokens);
   stage::launch_attend(params, args.keys.dtype, args.geometry.head_dim, stream);
   if (completes.merge.parts.values == nullptr) {
     return stage::launch_merge(params, args.geometry.head_dim, {states, false, out}, {}, stream);
@@ -240,9 +240,9 @@ void attend_and_complete(const AttendArgs& args, const CompletionArgs& completio
                          Stream stream) {
   attend_into(args, &completion, 0, states, out, stream);
 }
-void attend_in_step(const AttendArgs& args, const CompletionArgs* completion, SoftmaxStates states, View<float, 3> out,
-                    Stream stream) {
-  attend_into(args, completion, args.most_row_tokens, states, out, stream);
+void attend_in_step(const AttendArgs& args, int whole_tokens, const CompletionArgs* completion, SoftmaxStates states,
+                    View<float, 3> out, Stream stream) {
+  attend_into(args, completion, whole_tokens, states, out, stream);
 }
 
 void finish(SoftmaxStates states, View<float, 3> out, Stream stream) {

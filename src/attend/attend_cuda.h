@@ -78,7 +78,8 @@ struct AttendParams {
   const std::int32_t* blocks = nullptr;
   std::int64_t block_request_stride = 0;
   std::int64_t block_entry_stride = 0;
-  int most_tokens = 0;  // of a row: that the table has room for, and, listed, the caller's most
+  int most_tokens = 0;    // of a row
+  int listed_tokens = 0;  // of a row that is a list
   /// Contexts of no more tokens are attended whole, and begin before the kernels in front have ended: what those write is not
   /// read for them. 0: there are none.
   int whole_tokens = 0;

@@ -29,13 +29,19 @@ __device__ __forceinline__ bool at_equal_distances(const AttendParams& params) {
   return params.keys.page_slots == nullptr && params.values.page_slots == nullptr;
 }
 
-/// What a block of attention does, between the kernels around it.
+/// What a block of attention does, between the kernels around it. That those have ended when this one has is for the blocks of
+/// first parts to see to: others leave room as soon as they can, and at once if no row is long enough for their part.
 template <class Body>
 __device__ __forceinline__ void in_turn(const AttendParams& params, const Body& body) {
-  if (!is_whole(params, static_cast<int>(blockIdx.z))) wait_for_previous();
+  const auto request = static_cast<int>(blockIdx.z);
+  const auto part = static_cast<int>(blockIdx.y);
+  const bool whole = is_whole(params, request);
+  const int tokens = whole ? params.context_tokens[request] : params.listed_tokens;
+  if (part > 0 && part * params.partials.leaves_per_part >= most_leaves(tokens)) return;
+  if (!whole) wait_for_previous();
   let_next_start();  // not before: completion's sums, if they are next, do not wait for what comes before this kernel
   body();
-  if (is_whole(params, static_cast<int>(blockIdx.z))) wait_for_previous();
+  if (part == 0 && is_whole(params, request)) wait_for_previous();
 }
 
 /// Rows of the cache of one KV head. Token t of the cache is token t % 16 of page t / 16.
@@ -123,7 +129,7 @@ class RowTokens {
         total_ += sum;
       }
     }
-    total_ = min(total_, params.most_tokens);
+    total_ = min(total_, params.listed_tokens);
     // The table has been on its way since.
 #pragma unroll
     for (int i = 0; i < kOwnEntries; ++i) {

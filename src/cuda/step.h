@@ -12,16 +12,17 @@ struct StepPages {
 };
 
 void score_in_step(const ScoreArgs& args, const StepPages& pages, Stream stream);
-void score_tokens_in_step(const TokenScoreArgs& args, Stream stream);
+/// Contexts of at most `whole_tokens` tokens have no candidates.
+void score_tokens_in_step(const TokenScoreArgs& args, int whole_tokens, Stream stream);
 /// The candidates; with whole pages, the selection.
 void select_pages_in_step(const SelectArgs& args, Stream stream);
 /// The selection, if it is by parts; and if the rest is wanted, what is skipped and the pages that stand in for it.
 void select_tokens_in_step(const SelectArgs& args, bool wants_rest, Stream stream);
 
-/// Contexts of at most `args.most_row_tokens` tokens are attended whole, without a look at their lists: that begins while the
-/// kernels in front are at work. `completion`: null for none.
-void attend_in_step(const AttendArgs& args, const CompletionArgs* completion, SoftmaxStates states, View<float, 3> out,
-                    Stream stream);
+/// Contexts of at most `whole_tokens` tokens are attended whole, without a look at their lists: that begins while the kernels
+/// in front are at work. `completion`: null for none.
+void attend_in_step(const AttendArgs& args, int whole_tokens, const CompletionArgs* completion, SoftmaxStates states,
+                    View<float, 3> out, Stream stream);
 
 /// Throws what attend() would, before anything is queued that reads the cache.
 void check_attend(const AttendArgs& args, SoftmaxStates states);

@@ -42,8 +42,8 @@ bool selects(const DecodePlan& plan) noexcept {
   return !decode::always_of(plan, plan.limits().max_context_tokens).everything;
 }
 
-/// Tokens that a request attends at most: its budget, or a context too short to select from.
-int most_attended(const DecodePlan& plan) noexcept {
+/// Tokens of the longest context that is attended whole.
+int most_whole(const DecodePlan& plan) noexcept {
   return std::max(plan.config().select.budget_tokens, plan.config().min_context_tokens - 1);
 }
 
@@ -160,20 +160,20 @@ class Step {
     const bool parts = config.select.part_tokens < kPageTokens;
     if (scorer_ != nullptr) {
       choose_scored(select, parts, wants_coverage);
-      return attend_in_step(attended, nullptr, states(), out, stream_);
+      return attend_in_step(attended, most_whole(plan_), nullptr, states(), out, stream_);
     }
     select_pages_in_step(select, stream_);
     if (parts) {
       score_tokens_in_step({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.candidates,
                             select.num_candidates, first_requests(buffers_.logits, requests)},
-                           stream_);
+                           most_whole(plan_), stream_);
     }
     const bool completes = buffers_.completed.shape[2] > 0;
     select_tokens_in_step(select, completes || wants_coverage, stream_);
     const CompletionArgs completion{
         plan_.geometry(),     inputs_.queries,         inputs_.summaries,       inputs_.table, lists_, select.completed,
         select.num_completed, select.skipped_log_mass, buffers_.completion_workspace};
-    attend_in_step(attended, completes ? &completion : nullptr, states(), out, stream_);
+    attend_in_step(attended, most_whole(plan_), completes ? &completion : nullptr, states(), out, stream_);
   }
 
   void report(std::span<DecodeReport> reports, bool any_selects) const {
@@ -220,7 +220,7 @@ class Step {
                                        View<const std::int32_t, 2> num_selected) const {
     return {
         plan_.geometry(), inputs_.queries,           inputs_.keys,        inputs_.values, inputs_.table, num_lists, selected,
-        num_selected,     buffers_.attend_workspace, most_attended(plan_)};
+        num_selected,     buffers_.attend_workspace, plan_.config().select.budget_tokens};
   }
   [[nodiscard]] SelectArgs select_args() const {
     const auto requests = inputs_.table.context_tokens.size();

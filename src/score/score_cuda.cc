@@ -40,13 +40,15 @@ void score_pages(const ScoreArgs& args, score_kernels::PageScores scores, Stream
   launch(*args.summaries.format, scores, stream);
 }
 
-void score_listed(const TokenScoreArgs& args, Start start, Stream stream) {
+void score_listed(const TokenScoreArgs& args, Start start, int whole_tokens, Stream stream) {
   check::geometry(args.geometry);
   door::lists(args.num_lists, args.geometry);
   const int requests = args.table.num_requests();
   if (requests == 0 || args.pages.shape[2] == 0 || args.summaries.num_pages == 0) return;
   score_kernels::TokenScores scores;
   scores.start = start;
+  scores.whole_tokens = whole_tokens;
+  scores.context_tokens = args.table.context_tokens.data();
   scores.records = door::key_records(args.summaries, args.geometry);
   scores.shape = door::record_shape(*args.summaries.format, args.geometry.head_dim);
   scores.table = door::table(args.table);
@@ -80,7 +82,9 @@ void score(const ScoreArgs& args, Stream stream) { score_pages(args, {}, stream)
 void score_in_step(const ScoreArgs& args, const StepPages& pages, Stream stream) {
   score_pages(args, {true, pages}, stream);
 }
-void score_tokens(const TokenScoreArgs& args, Stream stream) { score_listed(args, Start::kAfterPrevious, stream); }
-void score_tokens_in_step(const TokenScoreArgs& args, Stream stream) { score_listed(args, Start::kEarly, stream); }
+void score_tokens(const TokenScoreArgs& args, Stream stream) { score_listed(args, Start::kAfterPrevious, 0, stream); }
+void score_tokens_in_step(const TokenScoreArgs& args, int whole_tokens, Stream stream) {
+  score_listed(args, Start::kEarly, whole_tokens, stream);
+}
 
 }  // namespace locks::cuda

@@ -30,6 +30,8 @@ struct PageScores {
 
 struct TokenScores {
   Start start = Start::kAfterPrevious;
+  int whole_tokens = 0;  // contexts of no more have no pages here, whatever is written of them
+  const std::int32_t* context_tokens = nullptr;
   RecordShape shape;
   RecordArray records;
   DeviceTable table;

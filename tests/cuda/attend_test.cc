@@ -328,47 +328,59 @@ TEST_F(CudaAttend, ARequestHasTheSameBitsInEveryBatch) {
 }
 
 /// In a step short contexts are attended whole, with the bits of a list of all pages, whatever their lists say.
-TEST_F(CudaAttend, TakesShortContextsOfAStepWhole) {
-  constexpr int kWhole = 1000;
-  for (const DType dtype : {DType::kBF16, DType::kE4M3, DType::kF32}) {
-    for (const Layout layout : {Layout::kTokenMajor, Layout::kScattered}) {
-      for (const int requests : {2, 40}) {  // leaves of eight warps, and groups
-        AttendShape shape;
-        shape.dtype = dtype;
-        shape.layout = layout;
-        shape.block_tokens = layout == Layout::kScattered ? 16 : 32;
-        shape.lengths = {1700, kWhole};
-        for (int i = 2; i < requests; ++i) shape.lengths.push_back(i * 137 % 1700);
-        AttendCase c(shape, Lists::kPerKvHead);
-        std::vector<std::int32_t> counts = c.num_selected;
-        std::vector<SelectedPage> lists = c.selected;
-        const auto capacity = static_cast<std::size_t>(c.args.selected.shape[2]);
-        for (std::size_t row = 0; row < counts.size(); ++row) {
-          const int tokens = shape.lengths[row / static_cast<std::size_t>(c.args.num_lists)];
-          if (tokens > kWhole) continue;
-          counts[row] = row % 2 == 0 ? std::numeric_limits<std::int32_t>::max() : std::numeric_limits<std::int32_t>::min();
-          std::fill_n(lists.begin() + static_cast<std::ptrdiff_t>(row * capacity), capacity,
-                      SelectedPage{std::numeric_limits<std::int32_t>::max(), kWholePage});
-          c.num_selected[row] = (tokens + kPageTokens - 1) / kPageTokens;
-          for (int page = 0; page < c.num_selected[row]; ++page) {
-            const int left = std::min(tokens - page * kPageTokens, kPageTokens);
-            c.selected[row * capacity + static_cast<std::size_t>(page)] = {page, static_cast<std::uint16_t>((1U << left) - 1U)};
-          }
-        }
-        DeviceCase device(c);
-        device.args.most_row_tokens = kWhole;
-        cuda::attend(device.args, device.state_view, false, device.out_view, nullptr);
-        const std::vector<float> want = device.out.read();
-        expect_close(want, c, "lists of all pages");
-        device.num_selected.write(counts);
-        device.selected.write(lists);
-        device.out.write(std::vector<float>(want.size(), -1.0F));
-        cuda::attend_in_step(device.args, nullptr, device.state_view, device.out_view, nullptr);
-        EXPECT_EQ(device.out.read(), want) << requests << " requests";
+class CudaAttendWhole : public test::CudaTest, public testing::WithParamInterface<std::tuple<DType, Layout, int, int>> {};
+
+TEST_P(CudaAttendWhole, HasTheBitsOfAllPagesListed) {
+  const auto [dtype, layout, requests, whole] = GetParam();
+  constexpr int kListed = 500;  // more than contexts that are attended whole have, or fewer
+  AttendShape shape;
+  shape.dtype = dtype;
+  shape.layout = layout;
+  shape.block_tokens = layout == Layout::kScattered ? 16 : 32;
+  shape.lengths = {1700, whole};
+  for (int i = 2; i < requests; ++i) shape.lengths.push_back(i * 137 % 1700);
+  AttendCase c(shape, Lists::kPerKvHead);
+  std::vector<std::int32_t> counts;
+  std::vector<SelectedPage> lists;
+  const auto capacity = static_cast<std::size_t>(c.args.selected.shape[2]);
+  for (std::size_t row = 0; row < c.num_selected.size(); ++row) {
+    const int tokens = shape.lengths[row / static_cast<std::size_t>(c.args.num_lists)];
+    SelectedPage* const entries = &c.selected[row * capacity];
+    if (tokens > whole) {
+      int left = kListed;
+      int count = 0;
+      while (count < c.num_selected[row] && left >= std::popcount(entries[count].mask)) {
+        left -= std::popcount(entries[count++].mask);
       }
+      c.num_selected[row] = count;
+      counts.push_back(count);
+      lists.insert(lists.end(), entries, entries + capacity);
+      continue;
+    }
+    counts.push_back(row % 2 == 0 ? std::numeric_limits<std::int32_t>::max() : std::numeric_limits<std::int32_t>::min());
+    lists.insert(lists.end(), capacity, {std::numeric_limits<std::int32_t>::max(), kWholePage});
+    c.num_selected[row] = (tokens + kPageTokens - 1) / kPageTokens;
+    for (int page = 0; page < c.num_selected[row]; ++page) {
+      const int left = std::min(tokens - page * kPageTokens, kPageTokens);
+      entries[page] = {page, static_cast<std::uint16_t>((1U << left) - 1U)};
     }
   }
+  DeviceCase device(c);
+  cuda::attend(device.args, device.state_view, false, device.out_view, nullptr);
+  const std::vector<float> want = device.out.read();
+  expect_close(want, c, "lists of all pages");
+  device.num_selected.write(counts);
+  device.selected.write(lists);
+  device.out.write(std::vector<float>(want.size(), -1.0F));
+  device.args.most_row_tokens = kListed;
+  cuda::attend_in_step(device.args, whole, nullptr, device.state_view, device.out_view, nullptr);
+  EXPECT_EQ(device.out.read(), want);
 }
+INSTANTIATE_TEST_SUITE_P(All, CudaAttendWhole,
+                         testing::Combine(testing::Values(DType::kBF16, DType::kE4M3, DType::kF32),
+                                          testing::Values(Layout::kTokenMajor, Layout::kScattered),
+                                          testing::Values(2, 40),  // leaves of eight warps, and groups
+                                          testing::Values(200, 1000)));
 
 /// Tokens attended in two calls, the second joining the first, are tokens attended in one.
 TEST_F(CudaAttend, JoinsWhatTheStatesHold) {

@@ -10,7 +10,7 @@ from pathlib import Path
 import speed
 
 
-def measure(options) -> list[dict]:
+def measure(options, wait) -> list[dict]:
     from vllm import SamplingParams
 
     contexts = [int(context) for context in options.contexts.split(",")]
@@ -18,6 +18,7 @@ def measure(options) -> list[dict]:
     engine = llm.llm_engine
     sampling = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, detokenize=False)
     results = []
+    wait()
     for context in contexts:
         times = []
         for repeat in range(1 + options.repeats):  # the first one warms up
@@ -53,7 +54,8 @@ def main() -> int:
     if options.table:
         print_table(options.out)
         return 0
-    results = measure(options)
+    with speed.turns(options.turns) as wait:
+        results = measure(options, wait)
     (options.out / f"prompts-{options.model}-{options.backend}.json").write_text(json.dumps(results))
     return 0
 
