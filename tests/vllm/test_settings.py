@@ -84,7 +84,8 @@ def test_a_wrong_setting_is_refused_in_one_line(given, words):
 @pytest.mark.parametrize(
     ("rows", "kv_heads", "given", "combine", "shortest"),
     [
-        (1, 8, 131072, "sum", 16385),  # so many tokens are still exact
+        (1, 8, None, "sum", 16385),  # so many tokens are still exact
+        (16, 8, None, "sum", 1025),
         (1, 2, 131072, "sum", 16385),  # never more
         (1, 8, 131072, "per_query_head", 4097),  # each query head reads for itself
         (4, 8, 131072, "sum", 4097),
@@ -94,7 +95,7 @@ def test_a_wrong_setting_is_refused_in_one_line(given, words):
     ],
 )
 def test_few_short_contexts_are_attended_exactly(rows, kv_heads, given, combine, shortest):
-    parsed = settings.parse({"exact_head_tokens": given, "combine": combine})
+    parsed = settings.parse({"combine": combine} | ({} if given is None else {"exact_head_tokens": given}))
     assert parsed.exact_below(rows, 4 * kv_heads, kv_heads) == shortest
 
 

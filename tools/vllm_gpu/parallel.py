@@ -21,7 +21,8 @@ import tokens
 import torch
 from tokens import GRAPHS, NEW_TOKENS, Result, partings, prompts
 
-LOCKS = ({"budget_tokens": 16384, "min_context_tokens": 0}, {})  # everything, and default settings
+# Everything, and default settings but that short contexts are selected from.
+LOCKS = ({"budget_tokens": 16384, "min_context_tokens": 0}, {"exact_head_tokens": 0})
 ONE, TENSOR, PIPELINE = "one rank", "two tensor ranks", "a pipeline of two"
 RANKS = {ONE: {}, TENSOR: {"tensor_parallel_size": 2}, PIPELINE: {"pipeline_parallel_size": 2}}
 CACHE_BYTES = 512 << 20  # of each rank

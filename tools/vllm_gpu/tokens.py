@@ -21,7 +21,7 @@ import torch
 NEW_TOKENS = 48
 GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8, 16]}
 EVERYTHING = {"budget_tokens": 16384, "min_context_tokens": 0, "debug_check": True}
-SPARSE = {"budget_tokens": 512, "min_context_tokens": 1024, "debug_check": True}
+SPARSE = {"budget_tokens": 512, "min_context_tokens": 1024, "exact_head_tokens": 0, "debug_check": True}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 # Runs without LOCKS, and the log-probability by which the likeliest token may lead where an exact run parts from them, since
 # they round differently: some units in the last place of the logits. With fp8 FlashAttention rounds weights to 4 bits, and a

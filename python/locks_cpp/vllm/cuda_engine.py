@@ -96,7 +96,7 @@ class CudaEngine(Engine):
 
     def resources(self) -> str:
         used = sum(place.workspace.nbytes + place.queries.nbytes + place.out.nbytes for place in self._workplaces.values())
-        given = self.settings.exact_head_tokens
+        given = self.settings.exact_on_cuda
         exact = f"contexts of up to {given} tokens / (rows x KV heads), {LONGEST_EXACT} at most, exact; " if given else ""
         return f"{exact}workspace: {used / 2**20:.0f} MB on {cuda.current_device().name}"
 

@@ -11,20 +11,25 @@ from locks_cpp.vllm.refusal import Refusal
 KEY = "locks"
 PRESETS = ("default", "paper")
 LONGEST_EXACT = 16384  # context that exact_head_tokens may have attended exactly: attention has small blocks for so many
+EXACT_HEAD_TOKENS = 131072  # of a step; with more, choosing and attending what was chosen is sooner done on an H200
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     config: Any  # locks_cpp.Config
     threads: int | None = None  # None: as many as vLLM's worker uses
-    exact_head_tokens: int | None = None  # on CUDA: exact_below(). None: none
+    exact_head_tokens: int | None = None  # on CUDA: exact_below(). None: EXACT_HEAD_TOKENS
     log_interval_seconds: float = 60.0  # 0: only at the end
     debug_check: bool = False  # compares every summary in use with a fresh one, at every step: slow
+
+    @property
+    def exact_on_cuda(self) -> int:
+        return EXACT_HEAD_TOKENS if self.exact_head_tokens is None else self.exact_head_tokens
 
     def exact_below(self, rows: int, query_heads: int, kv_heads: int) -> int:
         """In a step of so many rows shorter contexts are exact. CUDA graphs keep what they were captured with."""
         lists = query_heads if self.config.combine == "per_query_head" else kv_heads  # each reads for itself
-        exact = min(LONGEST_EXACT, (self.exact_head_tokens or 0) // max(1, rows * lists))
+        exact = min(LONGEST_EXACT, self.exact_on_cuda // max(1, rows * lists))
         return max(self.config.min_context_tokens, exact + 1 if exact > 0 else 0)
 
 
