@@ -61,11 +61,12 @@ class Config:
     out: str = "out/eval"
     seed: int = 1
     threads: int = 2
+    jobs: int = 1  # prompts that are worked on at the same time, with so many threads each
     protocol: str = PROTOCOLS[0]
     before: str = ""  # text, special tokens and all, before the context: a chat template's first half
     after: str = ""  # and behind the question
     rope_scaling: bool = False
-    cache_mb: int = 2048  # of saved caches on the disk at a time
+    cache_mb: int = 2048  # of saved caches on the disk at a time, of all jobs together
     progress: bool = True
     source: str = field(default="", compare=False)
     endpoints: dict[str, endpoint_config.Endpoint] = field(default_factory=dict)  # by method; empty: llama.cpp answers
@@ -73,7 +74,7 @@ class Config:
     def identity(self):
         """What results depend on, as plain data."""
         kept = asdict(self)
-        for name in ("out", "source", "cache_mb", "progress", "endpoints"):
+        for name in ("out", "source", "jobs", "cache_mb", "progress", "endpoints"):
             kept.pop(name)
         return kept
 
@@ -83,6 +84,7 @@ TOP_KEYS = {
     "out": str,
     "seed": int,
     "threads": int,
+    "jobs": int,
     "protocol": str,
     "before": str,
     "after": str,
@@ -145,6 +147,7 @@ def parse(tables, overrides=None, source=""):
         raise ConfigError("there is no method; write [method.locks], budget_tokens = 256")
     between(top, "seed", 0, 2**31 - 1)
     between(top, "threads", 1, 1024)
+    between(top, "jobs", 1, 256)
     between(top, "cache_mb", 1, 10**7)
     if top.get("protocol", PROTOCOLS[0]) not in PROTOCOLS:
         raise ConfigError(f"protocol is {top['protocol']!r}; known: {', '.join(PROTOCOLS)}")
@@ -163,6 +166,8 @@ def _methods(common, tables, top):
     if common is None and not of_endpoints:
         return {name: _method(name, table) for name, table in tables.items()}, {}
     endpoints = endpoint_config.parse({} if common is None else common, tables)
+    if "jobs" in top:
+        raise ConfigError("jobs is for llama.cpp, and these methods are endpoints; write requests = N into [endpoint]")
     for key in ENGINE_KEYS:
         if key in top and key == "model":
             raise ConfigError("model at the top is llama.cpp's; write a server's into [endpoint], or into its method")

@@ -71,9 +71,6 @@ class Engine:
         self.close()
         self._start()
 
-    def stretch(self, rope_scale):
-        self._options["rope_scale"] = rope_scale
-
     def facts(self):
         return self._session.run(_facts, self._options)
 
@@ -93,6 +90,10 @@ class Engine:
 
     def close(self):
         self._session.close()
+
+    def kill(self):
+        """Ends the process in whatever it does; another thread that waits for it gets a SessionError."""
+        self._session.kill()
 
     def __enter__(self):
         return self

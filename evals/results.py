@@ -1,12 +1,13 @@
 """The folder of a run: what was asked (run.json), a line for each result (results.jsonl), and who writes to it (lock).
 
-A result is on the disk before the next one is begun. A line that a killed run left unfinished is dropped."""
+A result is on the disk before its job begins the next. A line that a killed run left unfinished is dropped."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import threading
 from pathlib import Path
 
 from config import ConfigError, differences
@@ -20,6 +21,7 @@ class Folder:
         self.path = Path(path)
         self.results = self.path / "results.jsonl"
         self._lock = None
+        self._appending = threading.Lock()
 
     def open(self, identity):
         """Takes the folder for a run of this identity (plain data); the results that are there already."""
@@ -62,7 +64,7 @@ class Folder:
 
     def append(self, result):
         line = json.dumps(result, ensure_ascii=False, allow_nan=False)
-        with open(self.results, "a", encoding="utf-8") as file:
+        with self._appending, open(self.results, "a", encoding="utf-8") as file:
             file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())

@@ -41,6 +41,7 @@ def parse(arguments):
     parser.add_argument("--plugin", type=Path, help="the plug-in to load (default: the one that make built)")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--jobs", type=int, metavar="N", help="work on so many prompts at a time, with --threads each")
     parser.add_argument("--protocol", choices=configuration.PROTOCOLS)
     parser.add_argument("--rope-scaling", action="store_true", default=None, help="allow contexts beyond the model's own")
     parser.add_argument("--no-progress", dest="progress", action="store_false", default=None)
@@ -66,9 +67,8 @@ def prepare(parsed, argv):
         if missing:
             raise ConfigError(f"{parsed.config} has no method {missing[0]!r}. It has: {', '.join(methods)}")
         tables["method"] = {name: methods[name] for name in parsed.method}
-    flags = {
-        name: getattr(parsed, name) for name in ("out", "model", "seed", "threads", "protocol", "rope_scaling", "progress")
-    }
+    names = ("out", "model", "seed", "threads", "jobs", "protocol", "rope_scaling", "progress")
+    flags = {name: getattr(parsed, name) for name in names}
     config = configuration.parse(tables, flags, str(parsed.config))
     task_list.check(config.tasks, config.endpoints)
     if config.endpoints:

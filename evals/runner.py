@@ -1,29 +1,22 @@
-"""A run: every prompt, every method, one result after the other."""
+"""A run: every prompt, every method, some prompts at a time."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import shutil
-import time
 from pathlib import Path
 
 import config as configuration
 import engine as engines
-import sampling
 import task_list
 from config import ConfigError
 from estimate import Estimate
-from llama_host import HostError
+from jobs import Jobs, batches
 from results import Folder
-from session import SessionError
+from worker import Worker, reads_itself
 
-ESTIMATE_COVERAGE = ("locks", "oracle", "two_bit", "shared_basis")
-MUST_SEE_PROMPTS = ("rocketkv",)  # it evicts what the prompt's end does not look at, and only of what it saw written
 HASHED_BYTES = 16 << 20
-# What one prompt and method may end with: the host's refusals, a process that died, a score that cannot be made or written.
-# A setting that is wrong for all of them has been refused before.
-FAILURES = (HostError, SessionError, MemoryError, OSError, RuntimeError, ValueError, ArithmeticError)
 SCALE_STEP = 8  # a stretched context grows by eighths of the model's own
 
 
@@ -46,101 +39,43 @@ class Run:
             methods = {name: complete(settings, facts) for name, settings in config.methods.items()}
             work = task_list.make_work(config, reader, facts["beginning"])
             scale = self._scale(work, facts)
-            reader.stretch(scale)
             identity = self._identity(facts, methods, work, scale)
-            with Folder(config.out) as folder:
-                results = folder.open(identity)
-                done = {(r["task"], r["index"], r["method"]) for r in results if "failed" not in r}
-                rest = [
-                    (item, missing)
-                    for item in work
-                    if (missing := [m for m in methods if (item.task.label, item.index, m) not in done])
-                ]
-                self._say_what(facts, methods, work, done, scale)
-                folder.describe(
-                    identity,
-                    {
-                        "facts": facts,
-                        "command": self.command,
-                        "model_path": Path(self.model_path).name,
-                        "prompts": len(work),
-                    },
-                )
-                readers = [name for name, settings in methods.items() if reads_itself(settings)]
-                total = len(work) * len(methods)
-                estimate = Estimate(rest, config.protocol, len(done), total, config.progress, readers)
-                scratch = folder.path / "caches"
-                try:
-                    for batch in batches(rest, facts, config):
-                        shutil.rmtree(scratch, ignore_errors=True)
-                        scratch.mkdir()
-                        self._batch(batch, reader, methods, facts, scale, folder, scratch, estimate)
-                finally:
-                    shutil.rmtree(scratch, ignore_errors=True)
+        with Folder(config.out) as folder:
+            results = folder.open(identity)
+            done = {(r["task"], r["index"], r["method"]) for r in results if "failed" not in r}
+            rest = [
+                (item, missing)
+                for item in work
+                if (missing := [m for m in methods if (item.task.label, item.index, m) not in done])
+            ]
+            self._say_what(facts, methods, work, done, scale)
+            described = {"facts": facts, "command": self.command, "prompts": len(work)}
+            folder.describe(identity, {**described, "model_path": Path(self.model_path).name})
+            readers = [name for name, settings in methods.items() if reads_itself(settings)]
+            total = len(work) * len(methods)
+            estimate = Estimate(rest, config.protocol, len(done), total, config.progress, readers, config.jobs)
+            self._do(rest, methods, facts, scale, folder, estimate)
         return folder.path
 
-    def _batch(self, batch, reader, methods, facts, scale, folder, scratch, estimate):
-        jobs = {}
-        for number, (item, missing) in enumerate(batch):
-            estimate.show(f"reading {item.task.label}, {item.index}")
-            job = self._job(item, scratch, number)
-            try:
-                estimate.has_read(item, reader.read(job))
-            except FAILURES as error:
-                for name in missing:
-                    self._record_failure(item, name, error, folder, estimate)
-                reader.restart()
-                continue
-            jobs[number] = job
-        for name, settings in methods.items():
-            waiting = [number for number in jobs if name in batch[number][1]]
-            engine = None
-            try:
-                for number in waiting:
-                    item = batch[number][0]
-                    estimate.show(f"{name}: {item.task.label}, {item.index}")
-                    try:
-                        engine = engine or self.make_engine(
-                            self.model_path, self.plugin, settings, self.config.threads, scale
-                        )
-                        started = time.monotonic()
-                        anew = reads_itself(settings)
-                        outcome = engine.answer(dataclasses.replace(jobs[number], read_anew=anew))
-                        folder.append(base_of(item, name) | describe_result(item, outcome, settings))
-                    except FAILURES as error:
-                        self._record_failure(item, name, error, folder, estimate)
-                        if engine:
-                            engine.close()
-                        engine = None
-                        continue
-                    seconds = time.monotonic() - started
-                    if anew:
-                        estimate.has_read(item, seconds - outcome.seconds)
-                        seconds = outcome.seconds
-                    estimate.has_answered(item, seconds)
-            finally:
-                if engine:
-                    engine.close()
+    def _do(self, rest, methods, facts, scale, folder, estimate):
+        config, scratch = self.config, folder.path / "caches"
+        cache_bytes = config.cache_mb << 20
+        jobs = Jobs(config.jobs, cache_bytes)
 
-    @staticmethod
-    def _record_failure(item, name, error, folder, estimate):
-        folder.append({**base_of(item, name), "failed": f"{type(error).__name__}: {error}"})
-        estimate.has_answered(item, 0, failed=True)
+        def make_engine(settings):
+            return self.make_engine(self.model_path, self.plugin, settings, config.threads, scale)
 
-    def _job(self, item, scratch, number):
-        sparse_question = self.config.protocol == "question-sparse"
-        return engines.Job(
-            cache=scratch / f"{number}.cache.npy",
-            rows=scratch / f"{number}.rows.npy",
-            context=item.context,
-            question=item.question,
-            new_tokens=item.sample.new_tokens,
-            sampling=sampling.of(item.task, item.sample, self.config.seed),
-            forced=item.forced,
-            prompt_dense=not sparse_question and not item.forced,
-            kl_rows=item.kl_rows(self.config.protocol),
-            trajectory=scratch / f"{number}.trajectory.npy" if item.replayed else None,
-        )
+        def make_worker(number):
+            return Worker(jobs, make_engine, config, methods, folder, estimate, scratch / str(number))
+
+        def size(item):
+            return bytes_of(item, facts, config.protocol)
+
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            jobs.run(batches(rest, config.jobs, cache_bytes, size, estimate.seconds_of), make_worker)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def _check_model(self, facts):
         if facts["calls_taken"] == 0:
@@ -181,62 +116,13 @@ class Run:
         self.say(f"model: {Path(self.model_path).name} ({facts['architecture']}, {facts['layers']} layers), {facts['host']}")
         self.say(
             f"plug-in: locks {facts['plugin']}; protocol {config.protocol}, seed {config.seed}, {config.threads} threads"
+            + (f" for each of {config.jobs} jobs" if config.jobs > 1 else "")
         )
         if scale:
             self.say(f"positions are stretched by {scale} (YaRN): longer than the model was trained for")
             if any(settings.get("selector") == "shadowkv" for settings in methods.values()):
                 self.say("note: shadowkv does not undo stretched positions, and is worse for it")
         self.say(f"{len(work)} prompts x {len(methods)} methods; {len(done)} results are there already")
-
-
-def reads_itself(settings):
-    """Whether the saved cache, which is f16 and was written unseen, is none for this method."""
-    return settings.get("selector") in MUST_SEE_PROMPTS or settings.get("cache_type", "f16") != "f16"
-
-
-def base_of(item, method):
-    return {"task": item.task.label, "name": item.task.name, "index": item.index, "method": method}
-
-
-def describe_result(item, outcome, settings):
-    """The line of one result. Bytes are means over the decode steps, of all layers together; what dense attention would
-    have read is that of an f16 cache, whatever the method's own is."""
-    counted = outcome.statistics
-    steps = max(counted["decode_steps"], 1)
-    selector = settings.get("selector", "locks")
-    estimates = selector in ESTIMATE_COVERAGE and counted["decode_steps"] > 0
-    own_number = engines.NUMBER_BYTES[settings.get("cache_type", "f16")]
-    result = {
-        "score": task_list.score(item, outcome.text, outcome),
-        "prediction": outcome.text,
-        "answers": list(item.sample.answers),
-        "details": item.sample.details,
-        "context_tokens": len(item.context),
-        "question_tokens": len(item.question),
-        "new_tokens": outcome.new_tokens,
-        "cut_off": 0 < item.sample.new_tokens == outcome.new_tokens,
-        "steps": counted["decode_steps"],
-        "attended_tokens": counted["attended_tokens"],
-        "score_bytes": counted["score_bytes"] / steps,
-        "attend_bytes": (counted["attend_bytes"] + counted["complete_bytes"]) / steps,
-        "dense_bytes": counted["dense_bytes"] / steps * engines.NUMBER_BYTES["f16"] / own_number,
-        "cache_bytes": counted["dense_bytes"] / steps,
-        "held_bytes": counted["held_bytes"] / steps,
-        "coverage": counted["coverage"] if estimates else None,
-        "coverage_by_head": _rounded(counted["coverage_by_head"]) if estimates else None,
-        "seconds": outcome.seconds,
-    }
-    if outcome.kl:
-        result |= {"kl": sum(outcome.kl) / len(outcome.kl), "same": sum(outcome.same) / len(outcome.same)}
-    if item.forced:
-        result |= {"nll": sum(outcome.nll) / len(outcome.nll), "kl_positions": [float(f"{kl:.5g}") for kl in outcome.kl]}
-    if item.replayed:
-        result["same_positions"] = [int(same) for same in outcome.same]
-    return result
-
-
-def _rounded(layers):
-    return [[round(share, 4) for share in layer] for layer in layers]
 
 
 def complete(settings, facts):
@@ -261,16 +147,7 @@ def fingerprint(path):
         return {"bytes": path.stat().st_size, "sha256": hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()[:16]}
 
 
-def batches(rest, facts, config):
-    """The work in its order, in runs whose caches fit the disk space that is allowed for them."""
+def bytes_of(item, facts, protocol):
+    """What a prompt keeps on the disk: its cache, and a distribution for each row that is compared."""
     token_bytes = 4 * facts["layers"] * facts["kv_heads"] * facts["head_dim"]
-    batch, used = [], 0
-    for item, missing in rest:
-        size = token_bytes * len(item.context) + 4 * facts.get("vocabulary", 1 << 17) * item.kl_rows(config.protocol)
-        if batch and used + size > config.cache_mb << 20:
-            yield batch
-            batch, used = [], 0
-        batch.append((item, missing))
-        used += size
-    if batch:
-        yield batch
+    return token_bytes * len(item.context) + 4 * facts.get("vocabulary", 1 << 17) * item.kl_rows(protocol)

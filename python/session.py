@@ -96,6 +96,10 @@ class Session:
             raise error from SessionError(trace)
         return result
 
+    def kill(self):
+        """Ends the process at once, from any thread. `close` is still to be called."""
+        self._process.kill()
+
     def close(self):
         """Ends the process and returns its exit status."""
         self._connection.close()

@@ -67,15 +67,13 @@ class FakeEngine:
     kill_after = None
     fails = ()  # methods' selectors that fail
     unreadable = ()  # which of the contexts, counted from 1
+    ends_after = None  # so many tokens that are generated to be replayed
     divides_by_zero = False
     own_context = OWN_CONTEXT
     calls_taken = 2
 
     def __init__(self, model_path, plugin, settings, threads, rope_scale=None):
         self.settings, self.rope_scale = settings, rope_scale
-
-    def stretch(self, rope_scale):
-        self.rope_scale = rope_scale
 
     def facts(self):
         return {
@@ -129,8 +127,11 @@ class FakeEngine:
         tokens = len(job.context)
         attended = min(budget, tokens)
         page = 4 * LAYERS * KV_HEADS * HEAD_DIM
+        rows = job.kl_rows
+        if job.trajectory and FakeEngine.ends_after:
+            rows = min(rows, FakeEngine.ends_after - 1)
         counted = {
-            "decode_steps": job.kl_rows if job.trajectory else len(job.fed) + job.new_tokens,
+            "decode_steps": rows if job.trajectory else len(job.fed) + job.new_tokens,
             "attended_tokens": float(attended),
             "coverage": 0.9,
             "coverage_by_head": [[0.8], [1.0]],
@@ -146,13 +147,16 @@ class FakeEngine:
         if FakeEngine.divides_by_zero and selector == "quest":
             counted["attended_tokens"] = float("nan")
         divergence = 0.0 if selector == "dense" else 1 / budget
-        kl = [divergence * (1 + row % 3) for row in range(job.kl_rows)]
+        kl = [divergence * (1 + row % 3) for row in range(rows)]
         nll = [2.0 + divergence] * steps if job.forced else []
-        same = [selector == "dense" or row % 4 != 3 for row in range(job.kl_rows)]
+        same = [selector == "dense" or row % 4 != 3 for row in range(rows)]
         text, new_tokens = ("", 0) if job.forced else (text, job.new_tokens)
         return Outcome(text, new_tokens, kl, nll, same, 0.001 * steps, counted)
 
     def close(self):
+        pass
+
+    def kill(self):
         pass
 
     def __enter__(self):

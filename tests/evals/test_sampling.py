@@ -8,7 +8,7 @@ from task_helpers import write_lines
 
 import config  # noqa: E402
 import report  # noqa: E402
-import runner  # noqa: E402
+import worker  # noqa: E402
 import sampling  # noqa: E402
 import summary  # noqa: E402
 import task_list  # noqa: E402
@@ -118,9 +118,8 @@ def test_a_configuration_asks_for_several_answers(tmp_path):
     work = task_list.make_work(parsed(task), fake_engine.FakeEngine("", "", {}, 1))
     assert [(item.index, item.sample.answers) for item in work] == [(i, (str(i // 3),)) for i in range(6)]
     assert {item.sample.new_tokens for item in work} == {50}
-    made = runner.Run(parsed(task), "", "")
-    seeds = {made._job(item, tmp_path, 0).sampling.seed for item in work}
-    assert len(seeds) == 6 and made._job(work[0], tmp_path, 0).sampling.temperature == 0.6
+    drawn = [worker.make_job(parsed(task), item, tmp_path, 0).sampling for item in work]
+    assert len({sampling.seed for sampling in drawn}) == 6 and drawn[0].temperature == 0.6
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,7 @@ def test_sets_without_a_chat_template_have_none_in_llamacpp(tmp_path):
     (samsum,) = task_list.make_work(parsed(longbench(tmp_path, "samsum"), **around), engine, [begin])
     assert list(qasper.context[:2]) == [begin, user] and qasper.question[-1] == model
     assert samsum.context[0] == begin and user not in samsum.context and model not in samsum.question
-    assert runner.Run(parsed(longbench(tmp_path, "samsum")), "", "")._job(samsum, tmp_path, 0).sampling.stop == "\n"
+    assert worker.make_job(parsed(longbench(tmp_path, "samsum")), samsum, tmp_path, 0).sampling.stop == "\n"
 
 
 def rows_of(scores, **more):
