@@ -11,6 +11,10 @@ def figures(pairs):
     return '<div class="figures">' + "".join(parts) + "</div>" if parts else ""
 
 
+def folded(title, body):
+    return f"<details><summary>{escape(title)}</summary>{body}</details>"
+
+
 def markdown_table(rows, numbers=True):
     cells = [[text.replace("|", "\\|") for text in row] for row in rows]
     rule = ["---", *("--:" if numbers else "---" for _ in rows[0][1:])]

@@ -12,6 +12,8 @@ WIDTH, HEIGHT = 760, 420
 LEFT, TOP, BOTTOM = 62, 16, 48
 POINTS_END, LINES_END = WIDTH - 110, WIDTH - 232  # what is to the right of it is for labels
 LABEL_HEIGHT = 14
+MANY_POINTS = 20  # of a scatter plot
+DRAWN_POSITIONS = 400  # of a curve, at least: the picture has not many more pixels
 CHARACTER = 6.4  # of an 11.5-pixel label, on average
 
 # A hue for each kind of selector, not for each setting; a label names every mark besides.
@@ -86,7 +88,8 @@ def short(value):
 
 
 def scatter(points, x_title, y_title, log_y=False):
-    """`points` are dicts: label, selector, x, y, and low, high or None. The x axis is logarithmic."""
+    """`points` are dicts: label, selector, x, y, low, high or None, and family or None. The x axis is logarithmic. A line joins
+    the points of a family, whose name stands for theirs where there are many."""
     points = [point for point in points if point["x"] > 0 and (point["y"] > 0 or not log_y)]
     if not points:
         return ""
@@ -94,6 +97,9 @@ def scatter(points, x_title, y_title, log_y=False):
     x = Axis([point["x"] for point in points], LEFT + 6, POINTS_END, True)
     y = Axis(ends, HEIGHT - BOTTOM, TOP + 6, log_y)
     parts = _frame(x, y, x_title, y_title)
+    lines = list(_family_lines(points, x, y))
+    many = len(points) > MANY_POINTS
+    named = {p.get("family"): p for p in sorted(points, key=lambda p: p["x"])}  # its last point
     placed = [(x(p["x"]) - 6, y(p["y"]) - 6, x(p["x"]) + 6, y(p["y"]) + 6) for p in points]
     marks, labels = [], []
     for point in sorted(points, key=lambda point: (y(point["y"]), x(point["x"]))):
@@ -109,8 +115,18 @@ def scatter(points, x_title, y_title, log_y=False):
             f'<circle cx="{px:.1f}" cy="{py:.1f}" r="5" fill="{ink}" stroke="var(--page)" stroke-width="1.5">'
             f"<title>{title}</title></circle>"
         )
-        labels.append(_label(point["label"], px, py, placed))
-    return svg(parts + marks + labels, f"Scatter plot: {y_title} against {x_title}")
+        family = point.get("family") if many else None
+        if not family or named[family] is point:
+            labels.append(_label(family or point["label"], px, py, placed))
+    return svg(parts + lines + marks + labels, f"Scatter plot: {y_title} against {x_title}")
+
+
+def _family_lines(points, x, y):
+    for family in dict.fromkeys(p["family"] for p in points if p.get("family")):
+        members = sorted((p for p in points if p.get("family") == family), key=lambda p: p["x"])
+        path = " ".join(f"{x(p['x']):.1f},{y(p['y']):.1f}" for p in members)
+        ink = colour(members[0]["selector"])
+        yield f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="1.5" opacity="0.5"/>'
 
 
 def _label(text, px, py, placed):
@@ -156,6 +172,7 @@ def curves(lines, x_title, y_title, log_y=True):
         nth = used[HUES.get(line["selector"])] = used.get(HUES.get(line["selector"]), -1) + 1
         first = 1 + (len(line["values"]) - len(values)) / 2
         shown = [(i, value) for i, value in enumerate(values) if value > 0 or not log_y]
+        shown = shown[:: max(1, len(shown) // DRAWN_POSITIONS)]
         path = " ".join(f"{x(first + i):.1f},{y(value):.1f}" for i, value in shown)
         dash = DASHES[nth % len(DASHES)]
         ink = colour(line["selector"])

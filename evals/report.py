@@ -12,12 +12,13 @@ import sys
 from html import escape
 from pathlib import Path
 
+import families
 import head_coverage
 import plots
 import report_facts
 import summary
 from config import ConfigError
-from page import PAGE, figures, html_table, markdown_table, picture_file
+from page import PAGE, figures, folded, html_table, markdown_table, picture_file
 from results import load_results, load_run
 
 NONE = "–"
@@ -49,11 +50,13 @@ class Report:
         self.identity, self.run = described["identity"], described["run"]
         self.config = self.identity["config"]
         self.methods = list(self.config["methods"])
+        self.of_families = {method for members in families.families(self.methods).values() for method in members.values()}
         self.endpoints = self.run.get("endpoints")
         self.results = load_results(self.folder / "results.jsonl")
         if not self.results:
             raise ConfigError(f"{self.folder} has no results yet")
-        self.tasks = summary.summarize(self.results, self.methods)
+        order = list(self.identity["prompts"])  # several jobs begin with the longest
+        self.tasks = sorted(summary.summarize(self.results, self.methods), key=lambda task: order.index(task.label))
         self.overview = summary.overview(self.tasks, self.methods)
         self.grids = summary.grids(self.results, self.methods)
         self.coverages = head_coverage.by_method(summary.latest(self.results), self.methods)
@@ -68,16 +71,7 @@ class Report:
     # Tables, as rows of texts; the first row is the header.
 
     def overview_table(self):
-        columns = [
-            ("score", "score", "{:.3f}"),
-            ("KL, text", "kl", "{:.4f}"),
-            ("KL, questions", "question_kl", "{:.4f}"),
-            ("bytes, % of dense", "bytes_share", None),
-            ("memory, % of dense", "memory_share", None),
-            ("tokens attended", "attended", "{:,.0f}"),
-            ("coverage, % estimated", "coverage", None),
-        ]
-        used = [column for column in columns if any(getattr(row, column[1]) is not None for row in self.overview)]
+        used = [column for column in OVERVIEW_COLUMNS if any(getattr(row, column[1]) is not None for row in self.overview)]
         table = [["method", *(title for title, _, _ in used)]]
         for row in self.overview:
             values = [(getattr(row, key), text) for _, key, text in used]
@@ -86,8 +80,9 @@ class Report:
 
     def task_table(self, task):
         columns = [task.score_title, "95 %"]
-        columns += ["first quarter", "last quarter"] if task.name == "replay" else []
+        columns += ["first quarter", "last quarter", "tokens replayed", "ended early, %"] if task.name == "replay" else []
         columns += [] if task.diverges else ["KL"]
+        columns += ["perplexity"] if task.name == "kl" else []
         columns += ["same token, %", "tokens attended", "bytes, % of dense", "to choose, %", "memory, % of dense"]
         columns += ["held besides, %", "coverage, %", "new tokens", "cut off, %", "ms a step", "s a request", "samples"]
         table = [["method", *columns]]
@@ -96,8 +91,11 @@ class Report:
             row = [cell.method, number(cell.score, score_text), interval(cell.score, score_text)]
             if task.name == "replay":
                 row += [number(quarter, fixed(quarter)) for quarter in (cell.first_quarter, cell.last_quarter)]
+                row += [number(cell.replayed, "{:,.0f}"), percent(cell.ended_early or None)]
             if not task.diverges:
                 row.append(number(cell.kl, "{:.4f}"))
+            if task.name == "kl":
+                row.append(number(cell.perplexity, fixed(cell.perplexity)))
             row += [
                 percent(cell.same),
                 number(cell.attended, "{:,.0f}"),
@@ -115,6 +113,35 @@ class Report:
             table.append(row)
         empty = [i for i in range(len(table[0])) if i and all(row[i] in ("", NONE) for row in table[1:])]
         return [[text for i, text in enumerate(row) if i not in empty] for row in table]
+
+    def overview_families(self):
+        """Tables of all tasks by family and number."""
+        rows = {row.method: row for row in self.overview}
+        for title, key, text in OVERVIEW_COLUMNS:
+            if key in BY_FAMILY:
+                yield self.family_table(title, {method: getattr(row, key) for method, row in rows.items()}, text)
+
+    def task_families(self, task):
+        texts = {cell.method: fixed(cell.score) if task.forced else "{:.3f}" for cell in task.cells}
+        scores = {cell.method: cell.score for cell in task.cells}
+        return families.table(
+            task.score_title, self.methods, lambda method: number(scores.get(method), texts.get(method, "{}"))
+        )
+
+    def task_tables(self, task):
+        """The table of all methods, and one by family before it where there are many."""
+        short = self.task_families(task) if len(self.methods) > families.MANY else []
+        return [*filter(None, [short]), self.task_table(task)]
+
+    def fold(self, table):
+        return folded(f"All {len(self.methods)} methods", table) if len(self.methods) > families.MANY else table
+
+    def family_table(self, title, values, text):
+        def text_of(method):
+            value = values.get(method)
+            return "" if value is None else percent(value) if text is None else number(value, text)
+
+        return families.table(title, self.methods, text_of)
 
     def state(self):
         """What is not as it should be, for the top of the page."""
@@ -134,9 +161,11 @@ class Report:
     def markdown(self):
         parts = [*(f"**{note}**\n" for note in self.state())]
         if len(self.tasks) > 1:
-            parts += ["### All tasks\n", markdown_table(self.overview_table()), ""]
+            tables = [*filter(None, self.overview_families()), self.overview_table()]
+            parts += ["### All tasks\n", *(part for table in tables for part in (markdown_table(table), ""))]
         for task in self.tasks:
-            parts += [f"### {task.label}\n", markdown_table(self.task_table(task)), ""]
+            parts.append(f"### {task.label}\n")
+            parts += [part for table in self.task_tables(task) for part in (markdown_table(table), "")]
         if self.coverages:
             parts += [f"### {COVERAGE_TITLE}\n", markdown_table(head_coverage.table(self.coverages)), ""]
         parts += ["### What was run\n", *(f"- {key}: `{value}`" for key, value in self.facts), ""]
@@ -159,11 +188,14 @@ class Report:
                 "<p>Means over tasks, each of the same weight. Bytes: what decode steps read, to choose and to attend. "
                 "Memory: the cache and what is held beside it. Both in % of dense attention over an f16 cache.</p>"
             )
-            yield html_table(self.overview_table())
+            yield from map(html_table, filter(None, self.overview_families()))
+            yield self.fold(html_table(self.overview_table()))
             yield figures(self.overview_plots())
         for task in self.tasks:
             yield f"<h2>{escape(task.label)}</h2>"
-            yield html_table(self.task_table(task))
+            *short, whole = self.task_tables(task)
+            yield from map(html_table, short)
+            yield self.fold(html_table(whole))
             yield figures(self.task_plots(task))
         for name, grids in self.grids.items():
             yield f"<h2>{escape(name)}: by length and depth</h2>"
@@ -197,7 +229,9 @@ class Report:
             yield f"coverage {coverage.method}", head_coverage.picture(coverage, head_coverage.scale(self.coverages))
 
     def point(self, method, share, y, low=None, high=None):
-        return {"label": method, "selector": self.selector(method), "x": 100 * share, "y": y, "low": low, "high": high}
+        family = families.split(method)[0] if method in self.of_families else None
+        who = {"label": method, "family": family, "selector": self.selector(method)}
+        return {**who, "x": 100 * share, "y": y, "low": low, "high": high}
 
     def overview_plots(self):
         made = []
@@ -216,20 +250,32 @@ class Report:
         title = "KL, nats" if task.diverges else task.score_title
         if len(points) > 1:
             yield f"{title} against bytes", plots.scatter(points, BYTES_TITLE, title, task.diverges)
-        if lines := self.lines(task, "curve", 1):
-            yield "KL to dense by position, a running mean", plots.curves(lines, "forced token", "KL, nats")
-        if lines := self.lines(task, "same_curve", 100):
-            caption = "Positions whose likeliest token is that of dense attention, a running mean"
-            yield caption, plots.curves(lines, "replayed token", "same token, %", False)
+        for size, methods in families.groups(self.methods):
+            of = "" if size is None else f", {size}"
+            if lines := self.lines(task, "curve", 1, methods):
+                yield f"KL to dense by position, a running mean{of}", plots.curves(lines, "forced token", "KL, nats")
+            if lines := self.lines(task, "same_curve", 100, methods):
+                caption = f"Positions whose likeliest token is that of dense attention, a running mean{of}"
+                yield caption, plots.curves(lines, "replayed token", "same token, %", False)
 
-    def lines(self, task, key, scale):
-        curves = [(cell.method, getattr(cell, key)) for cell in task.cells if getattr(cell, key)]
+    def lines(self, task, key, scale, methods):
+        curves = [(cell.method, getattr(cell, key)) for cell in task.cells if getattr(cell, key) and cell.method in methods]
         return [
             {"label": method, "selector": self.selector(method), "values": [scale * value for value in values]}
             for method, values in curves
         ]
 
 
+OVERVIEW_COLUMNS = [
+    ("score", "score", "{:.3f}"),
+    ("KL, text", "kl", "{:.4f}"),
+    ("KL, questions", "question_kl", "{:.4f}"),
+    ("bytes, % of dense", "bytes_share", None),
+    ("memory, % of dense", "memory_share", None),
+    ("tokens attended", "attended", "{:,.0f}"),
+    ("coverage, % estimated", "coverage", None),
+]
+BY_FAMILY = ("score", "kl", "question_kl", "bytes_share")
 COVERAGE_TITLE = "Coverage by layer and KV head"
 BYTES_TITLE = "bytes that a step reads, % of dense"
 

@@ -31,6 +31,7 @@ class Cell:
     failed: int
     score: Number | None = None
     kl: Number | None = None
+    perplexity: float | None = None  # of a text that is forced
     same: float | None = None
     attended: float | None = None
     bytes_share: float | None = None  # read in decode steps, to choose and to attend, of what dense attention reads
@@ -47,6 +48,8 @@ class Cell:
     same_curve: list = field(default_factory=list)  # share of equal likeliest tokens, likewise
     first_quarter: float | None = None  # mean KL of the positions in the first and the last quarter of what was replayed
     last_quarter: float | None = None
+    replayed: float | None = None  # mean number of positions
+    ended_early: float | None = None  # share of trajectories that the model ended before there was no more room
 
 
 @dataclass
@@ -134,6 +137,8 @@ def _cell(method, rows):
         scores = _by_problem(good)
         cell.score = number(scores) if scores else None
     cell.kl = _number_of(good, "kl")
+    nll = _mean(good, "nll")
+    cell.perplexity = math.exp(nll) if good[0]["name"] == "kl" and nll is not None else None
     cell.same = _mean(good, "same")
     cell.attended = _mean(good, "attended_tokens")
     dense = sum(row.get("dense_bytes", 0) for row in good)
@@ -155,6 +160,8 @@ def _cell(method, rows):
     cell.curve = _by_position(good, "kl_positions")
     cell.same_curve = _by_position(good, "same_positions")
     if good[0]["name"] == "replay":
+        cell.replayed = float(np.mean([len(row["kl_positions"]) for row in good]))
+        cell.ended_early = _mean(good, "ended_early")
         quarters = [np.array_split(row["kl_positions"], 4) for row in good if len(row["kl_positions"]) >= 4]
         if quarters:
             cell.first_quarter = float(np.mean([quarter[0].mean() for quarter in quarters]))
