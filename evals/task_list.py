@@ -17,7 +17,7 @@ from sample import Sample
 
 FORCED = ("kl", "perplexity", "replay")
 OF_ANSWERS = ("data", "haystack", "new_tokens", "repeats", "temperature", "top_p")
-OF_REPLAY = ("temperature", "top_p")  # of these
+OF_REPLAY = ("data", "temperature", "top_p")  # of these
 MAX_TEXT_BYTES = 8 << 20
 MAX_KL_ROWS = 256  # of a question, for each of which a whole distribution is kept on the disk
 
@@ -104,11 +104,26 @@ def check(tasks, endpoints=()):
             raise ConfigError(f"task {task.name!r} has no {given[0]}; its text is given by text = ..., and forced")
         if task.name not in FORCED and task.text:
             raise ConfigError(f"task {task.name!r} makes its own text; text is for {', '.join(FORCED)}")
+        if task.name == "replay" and task.data:
+            _check_problems(task)
         if task.text:
             try:
                 document.file_text(task.text, 1 << 16)
             except document.DocumentError as error:
                 raise ConfigError(f"task {task.name!r}: {error}") from error
+
+
+def _check_problems(task):
+    from tasks import mathematics
+
+    if task.text:
+        raise ConfigError("task 'replay' has text and data; it takes windows of a text, or the problems of a file")
+    if task.tokens:
+        raise ConfigError("task 'replay' has tokens and data; a problem is read whole, and positions says how much follows")
+    try:
+        mathematics.read_math500(task.data, limit=1)
+    except ValueError as error:
+        raise ConfigError(f"task {task.label!r}: {error}") from error
 
 
 def make_samples(config, engine):
@@ -125,7 +140,7 @@ def make_work(config, engine, beginning=()):
     work = []
     for task in config.tasks:
         if task.name in FORCED:
-            work += _windows(task, engine, beginning)
+            work += _problems(task, engine, *template) if task.data else _windows(task, engine, beginning)
             continue
         for sample in _generate(task, config.seed, engine):
             # A set that its benchmark gives without a chat template has none here either.
@@ -186,6 +201,25 @@ def _windows(task, engine, beginning):
         sample = Sample(task.name, index, "", "", (), task.positions + 1 if replays else 0, details=details)
         context = np.concatenate([beginning, window[: task.tokens]])
         yield Work(task, sample, context, window[task.tokens : task.tokens if replays else None])
+
+
+def _problems(task, engine, before, after):
+    """`count` problems, spread evenly over a file of MATH-500's form, each with room for what dense attention writes."""
+    from tasks import mathematics
+
+    try:
+        problems = mathematics.read_math500(task.data)
+    except ValueError as error:
+        raise ConfigError(f"task {task.label!r}: {error}") from error
+    if task.count > len(problems):
+        raise ConfigError(f"task {task.label!r}: count is {task.count}, and the file has {len(problems)} problems")
+    for index, place in enumerate(np.linspace(0, len(problems) - 1, task.count).astype(int)):
+        problem = problems[place]
+        text = [engine.tokenize(problem.context), engine.tokenize(problem.question)]
+        details = {key: value for key, value in problem.details.items() if key != "repeat"}
+        sample = Sample(task.name, index, "", "", (), task.positions + 1, details=details)
+        context = np.concatenate([before, *text, after]).astype(np.int32)
+        yield Work(task, sample, context, context[:0])
 
 
 def score(work, prediction, outcome):

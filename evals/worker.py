@@ -163,6 +163,7 @@ def describe_result(item, outcome, settings):
         result |= {"nll": sum(outcome.nll) / len(outcome.nll), "kl_positions": [float(f"{kl:.5g}") for kl in outcome.kl]}
     if item.replayed:
         result["same_positions"] = [int(same) for same in outcome.same]
+        result["ended_early"] = len(outcome.kl) < item.task.positions
     return result
 
 
