@@ -39,6 +39,7 @@ class Task:
     tokens: int  # of the context (kl, perplexity) or of the whole prompt, as its generator counts
     count: int
     positions: int = 64  # kl and perplexity: forced tokens
+    min_positions: int = 0  # replay: the model does not end its text before
     text: str = ""  # kl and perplexity: a file; empty: the project's own documentation and sources
     data: str = ""  # tasks that read a published file: its path
     haystack: str = ""  # tasks that hide needles in prose: a text file to take it from
@@ -98,6 +99,7 @@ TASK_KEYS = {
     "tokens": (int, list),
     "count": int,
     "positions": int,
+    "min_positions": int,
     "text": (str, list),
     "data": str,
     "haystack": str,
@@ -206,6 +208,7 @@ def _tasks(number, table):
             task = Task(**{"count": 1, **table, "tokens": size, "text": text})
             between(vars(task), "count", 1, 100000, where)
             between(vars(task), "positions", 2, 100000, where)
+            between(vars(task), "min_positions", 0, task.positions, where)
             if not task.data:
                 between(vars(task), "tokens", 64, 10**7, where)
             yield task

@@ -15,14 +15,14 @@ class Sampling:
     top_p: float = 1.0  # of the likeliest tokens that have this mass together
     seed: int = 0
     stop: str = ""  # a text at which the answer ends
+    least: int = 0  # tokens before which the model's end token is not drawn
 
 
 def of(task, sample, seed):
     """Each sample has a seed of its own, so that answers to the same problem differ; methods share it."""
     state = hashlib.sha256(f"{seed} {sample.task} {sample.index}".encode())
-    return Sampling(
-        task.temperature, task.top_p, int.from_bytes(state.digest()[:4], "big") >> 1, sample.details.get("stop", "")
-    )
+    own_seed = int.from_bytes(state.digest()[:4], "big") >> 1
+    return Sampling(task.temperature, task.top_p, own_seed, sample.details.get("stop", ""), task.min_positions)
 
 
 def choose(logits, sampling, random):
@@ -45,6 +45,10 @@ def generate(context, model, logits, start, count, sampling):
     tokens, seconds = [], 0.0
     for i in range(count):
         token = choose(logits, sampling, random)
+        while i < sampling.least and model.is_end(token):
+            logits = np.array(logits, np.float32)
+            logits[token] = -np.inf
+            token = choose(logits, sampling, random)
         tokens.append(token)
         if model.is_end(token) or i + 1 == count:
             break

@@ -102,6 +102,8 @@ def check(tasks, endpoints=()):
         given = [key for key in given if not (task.name == "replay" and key in OF_REPLAY)]
         if task.name in FORCED and given:
             raise ConfigError(f"task {task.name!r} has no {given[0]}; its text is given by text = ..., and forced")
+        if task.name != "replay" and task.min_positions:
+            raise ConfigError(f"task {task.name!r} has no min_positions; that is for replay")
         if task.name not in FORCED and task.text:
             raise ConfigError(f"task {task.name!r} makes its own text; text is for {', '.join(FORCED)}")
         if task.name == "replay" and task.data:

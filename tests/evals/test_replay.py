@@ -14,6 +14,7 @@ import config  # noqa: E402
 import engine  # noqa: E402
 import report  # noqa: E402
 import task_list  # noqa: E402
+import worker  # noqa: E402
 from config import ConfigError  # noqa: E402
 from results import load_results  # noqa: E402
 
@@ -67,6 +68,12 @@ def test_a_trajectory_that_ends_early_is_reported(tmp_path, monkeypatch, problem
     report.write(tmp_path / "out")
 
 
+def test_the_least_length_reaches_the_engine(tmp_path, problems):
+    made = config.parse(tables(problems, min_positions=30))
+    (first, *_) = task_list.make_work(made, FakeEngine("", "", {}, 1))
+    assert worker.make_job(made, first, tmp_path, 0).sampling.least == 30
+
+
 def test_what_is_forced_is_as_long_as_what_was_written(tmp_path):
     trajectory = tmp_path / "trajectory.npy"
     np.save(trajectory, np.array([5, 6, 7, 2], np.int32))
@@ -84,6 +91,8 @@ def test_what_is_forced_is_as_long_as_what_was_written(tmp_path):
         ({"count": 6}, "'replay problems.jsonl': count is 6, and the file has 5 problems"),
         ({"data": "none.jsonl"}, "'replay none.jsonl': cannot read none.jsonl"),
         ({"name": "kl"}, "task 'kl' has no data"),
+        ({"name": "kl", "data": "", "tokens": 100, "min_positions": 5}, "task 'kl' has no min_positions"),
+        ({"min_positions": 41}, "task 1: min_positions is 41; it may be 0 to 40"),
         ({"new_tokens": 9}, "task 'replay' has no new_tokens"),
     ],
 )

@@ -99,6 +99,25 @@ def test_an_answer_ends_with_the_model_the_room_or_a_stop(text, stop, said, step
     assert letters.detokenize(tokens) == said and letters.steps == steps
 
 
+class Brief:
+    """A model that would end at once, and then says 1 rather than 2."""
+
+    def is_end(self, token):
+        return token == 0
+
+    def step(self, token, position):
+        return np.array([3.0, 2.0, 1.0], np.float32)
+
+
+@pytest.mark.parametrize(("least", "said"), [(0, [0]), (1, [1, 0]), (3, [1, 1, 1, 0]), (9, [1] * 5)])
+def test_no_end_is_drawn_before_the_least_length(least, said):
+    first = Brief().step(0, 0)
+    tokens, _ = sampling.generate(Brief(), Brief(), first, 0, 5, Sampling(least=least))
+    assert tokens == said and first[0] == 3
+    drawn, _ = sampling.generate(Brief(), Brief(), first, 0, 5, Sampling(1.0, least=least, seed=1))
+    assert 0 not in drawn[:least] and len(drawn) >= min(least, 5)
+
+
 def test_an_answer_is_cut_at_a_stop_but_not_at_its_beginning():
     assert sampling.cut("\none\ntwo", "\n") == "\none" and sampling.cut("one", "\n") == "one"
     assert sampling.cut("\n\n", "\n") == "\n\n" and sampling.cut("one\ntwo", "") == "one\ntwo"
