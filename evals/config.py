@@ -77,6 +77,9 @@ class Config:
         kept = asdict(self)
         for name in ("out", "source", "jobs", "cache_mb", "progress", "endpoints"):
             kept.pop(name)
+        for task in kept["tasks"]:
+            if not task["min_positions"]:  # as it was before there was such a key
+                task.pop("min_positions")
         return kept
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds, tests, checks and measures the CUDA backend on a machine with a GPU; under 10 minutes.
+# Builds, tests, checks and measures the CUDA backend on a machine with a GPU; some 10 minutes.
 #   tools/gpu.sh [--built DIR] [--out DIR] [--only build|test|check|bench]...
 # --built takes cuda_test and locks from DIR instead of building them. What is measured goes to DIR/cuda_bench.json (out/).
 set -euo pipefail

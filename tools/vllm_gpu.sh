@@ -82,7 +82,8 @@ if wants speed; then
   measure glm 4x131072
   measure llama 4x131072
   measure glm 1x131072,1x1048000 --cache fp8
-  measure llama 1x1024,1x4096,1x16384,1x32768,1x65536
+  measure llama 1x1024,1x4096,1x8192,1x16000,1x32768,1x65536
+  measure llama 4x2048,4x4096
   measure glm 64x1024-32768
   "$python" $here/speed.py --out "$out" --table
 fi

@@ -93,7 +93,7 @@ struct SelectArgs {
   View<std::int32_t, 2> num_candidates;  // out: [requests, lists]
   View<SelectedPage, 3> selected;        // out: [requests, lists, capacity]
   View<std::int32_t, 2> num_selected;    // out
-  View<std::int32_t, 2> num_attended;    // out, if given: num_selected and `always_entries`
+  View<std::int32_t, 2> num_attended;    // out, if given: num_selected (or none) and `always_entries`
   int always_entries = 0;                // of what is always attended, in front of `selected` in the caller's memory
   View<SelectedPage, 3> completed;       // out; a capacity of 0 if nothing is completed
   View<std::int32_t, 2> num_completed;   // out

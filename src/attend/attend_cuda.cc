@@ -168,7 +168,8 @@ stage::AttendParams attend_params(const AttendArgs& args, int whole_tokens = 0) 
   lay_out(geometry, requests, args.num_lists, dense, args.workspace.data(), params.partials);
   const std::int64_t table_tokens = blocks.shape[1] * args.table.block_tokens;
   const std::int64_t listed = args.most_row_tokens > 0 ? args.most_row_tokens : selected.shape[2] * kPageTokens;
-  const std::int64_t row_tokens = dense ? table_tokens : std::min(table_tokens, std::max<std::int64_t>(listed, whole_tokens));
+  const std::int64_t row_tokens =
+      dense ? table_tokens : std::min(table_tokens, std::max<std::int64_t>(listed, whole_tokens));
   params.most_tokens = static_cast<int>(row_tokens);
   params.listed_tokens = static_cast<int>(dense ? row_tokens : std::min(table_tokens, listed));
   params.whole_tokens = whole_tokens;

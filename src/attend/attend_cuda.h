@@ -80,8 +80,8 @@ struct AttendParams {
   std::int64_t block_entry_stride = 0;
   int most_tokens = 0;    // of a row
   int listed_tokens = 0;  // of a row that is a list
-  /// Contexts of no more tokens are attended whole, and begin before the kernels in front have ended: what those write is not
-  /// read for them. 0: there are none.
+  /// Contexts of no more tokens are attended whole, and begin before the kernels in front have ended: what those write is
+  /// not read for them. 0: there are none.
   int whole_tokens = 0;
   Divider block_pages;
   const std::int32_t* context_tokens = nullptr;

@@ -29,8 +29,8 @@ __device__ __forceinline__ bool at_equal_distances(const AttendParams& params) {
   return params.keys.page_slots == nullptr && params.values.page_slots == nullptr;
 }
 
-/// What a block of attention does, between the kernels around it. That those have ended when this one has is for the blocks of
-/// first parts to see to: others leave room as soon as they can, and at once if no row is long enough for their part.
+/// What a block of attention does, between the kernels around it. That those have ended when this one has is for the blocks
+/// of first parts to see to: others leave room as soon as they can, and at once if no row is long enough for their part.
 template <class Body>
 __device__ __forceinline__ void in_turn(const AttendParams& params, const Body& body) {
   const auto request = static_cast<int>(blockIdx.z);
@@ -87,8 +87,8 @@ class RowTokens {
     for (int i = 0; i < kOwnEntries; ++i) {
       if (i * threads + thread < params.capacity) own[i] = load(i * threads + thread);
     }
-    count_ = min(params.num_selected[request * params.count_request_stride + list * params.count_list_stride],
-                 params.capacity);
+    count_ =
+        min(params.num_selected[request * params.count_request_stride + list * params.count_list_stride], params.capacity);
     in_registers_ = count_ <= kOwnEntries * threads;
     int tokens[kOwnEntries] = {};
     int blocks[kOwnEntries];

@@ -11,8 +11,8 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
-/// From here on, all that the kernels before this one wrote can be read. Every thread comes here before it ends, in every
-/// kernel: or the next one would wait for this kernel, but not for those that this one should have waited for.
+/// From here on, all that the kernels before this one wrote can be read. In every kernel some block at least comes here
+/// before it ends: or the next one would wait for this kernel, but not for those that this one should have waited for.
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

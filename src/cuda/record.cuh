@@ -144,8 +144,8 @@ struct RecordLane {
     return words;
   }
 
-  /// Coefficients of ranks 8 half + 2 j and the next, for rows g and g + 8. Ranks that do not exist have those of others, which
-  /// their z of zero meets: behind them the record, and its slot, may end.
+  /// Coefficients of ranks 8 half + 2 j and the next, for rows g and g + 8. Ranks that do not exist have those of others,
+  /// which their z of zero meets: behind them the record, and its slot, may end.
   struct Coefficients {
     std::uint32_t first;
     std::uint32_t second;

@@ -19,8 +19,8 @@ void select_pages_in_step(const SelectArgs& args, Stream stream);
 /// The selection, if it is by parts; and if the rest is wanted, what is skipped and the pages that stand in for it.
 void select_tokens_in_step(const SelectArgs& args, bool wants_rest, Stream stream);
 
-/// Contexts of at most `whole_tokens` tokens are attended whole, without a look at their lists: that begins while the kernels
-/// in front are at work. `completion`: null for none.
+/// Contexts of at most `whole_tokens` tokens are attended whole, without a look at their lists: that begins while the
+/// kernels in front are at work, the first of which was not started early. `completion`: null for none.
 void attend_in_step(const AttendArgs& args, int whole_tokens, const CompletionArgs* completion, SoftmaxStates states,
                     View<float, 3> out, Stream stream);
 

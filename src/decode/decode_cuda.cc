@@ -170,9 +170,15 @@ class Step {
     }
     const bool completes = buffers_.completed.shape[2] > 0;
     select_tokens_in_step(select, completes || wants_coverage, stream_);
-    const CompletionArgs completion{
-        plan_.geometry(),     inputs_.queries,         inputs_.summaries,       inputs_.table, lists_, select.completed,
-        select.num_completed, select.skipped_log_mass, buffers_.completion_workspace};
+    const CompletionArgs completion{plan_.geometry(),
+                                    inputs_.queries,
+                                    inputs_.summaries,
+                                    inputs_.table,
+                                    lists_,
+                                    select.completed,
+                                    select.num_completed,
+                                    select.skipped_log_mass,
+                                    buffers_.completion_workspace};
     attend_in_step(attended, most_whole(plan_), completes ? &completion : nullptr, states(), out, stream_);
   }
 
@@ -218,9 +224,16 @@ class Step {
   [[nodiscard]] SoftmaxStates states() const { return first_requests(buffers_.states, inputs_.table.context_tokens.size()); }
   [[nodiscard]] AttendArgs attend_args(int num_lists, View<const SelectedPage, 3> selected,
                                        View<const std::int32_t, 2> num_selected) const {
-    return {
-        plan_.geometry(), inputs_.queries,           inputs_.keys,        inputs_.values, inputs_.table, num_lists, selected,
-        num_selected,     buffers_.attend_workspace, plan_.config().select.budget_tokens};
+    return {plan_.geometry(),
+            inputs_.queries,
+            inputs_.keys,
+            inputs_.values,
+            inputs_.table,
+            num_lists,
+            selected,
+            num_selected,
+            buffers_.attend_workspace,
+            plan_.config().select.budget_tokens};
   }
   [[nodiscard]] SelectArgs select_args() const {
     const auto requests = inputs_.table.context_tokens.size();
