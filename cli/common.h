@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,12 @@ inline constexpr int kUsage = 2;
 void add_info(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
+
+/// Subcommands that are Python scripts: add_scripts() only names them in the help, and run_script(argv + 1), before `app`
+/// looks at any argument, becomes the script that is chosen. It returns nothing where none is, and the exit code where it
+/// cannot be run.
+void add_scripts(CLI::App& app);
+[[nodiscard]] std::optional<int> run_script(char** arguments);
 
 /// The names of supported_targets(), slowest first.
 [[nodiscard]] std::vector<std::string> supported_target_names();

@@ -35,7 +35,7 @@ int run(int argc, char** argv) {
   CLI::App app(
       "Attention for long contexts that reads only the pages that matter.\n"
       "The main job, a real model that reads a long document, is `make demo`.\n"
-      "Comparisons on a real model are `make eval` and evals/run.py: docs/EVALS.md.",
+      "Comparisons on a real model are `make eval` and `locks eval`: docs/EVALS.md.",
       "locks");
   app.set_version_flag("--version", std::string("locks ") + kVersion);
   app.set_help_flag("-h,--help", "Print this help and exit");
@@ -44,7 +44,9 @@ int run(int argc, char** argv) {
   add_info(app, exit_code);
   add_bench(app, exit_code);
   add_verify(app, exit_code);
+  add_scripts(app);
   try {
+    if (const auto script_code = run_script(argv + 1)) return *script_code;
     app.parse(argc, argv);
     return exit_code;
   } catch (const CLI::Success& success) {  // --help, --version

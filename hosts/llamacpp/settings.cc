@@ -36,9 +36,9 @@ constexpr std::array kNames{
 };
 constexpr std::string_view kPrefix = "LOCKS_";
 constexpr std::string_view kConfigVariable = "LOCKS_CONFIG";
-/// Read by the library, and by the scripts of the source tree; those of its tests begin with kTestPrefix.
-constexpr std::array<std::string_view, 4> kNotSettings{"LOCKS_CONFIG", "LOCKS_CPU_TARGET", "LOCKS_BUILD_DIR",
-                                                       "LOCKS_PYTHON"};
+/// Read by the library, by `locks`, and by the scripts of the source tree; those of its tests begin with kTestPrefix.
+constexpr std::array<std::string_view, 5> kNotSettings{"LOCKS_CONFIG", "LOCKS_CPU_TARGET", "LOCKS_BUILD_DIR", "LOCKS_PYTHON",
+                                                       "LOCKS_EVALS"};
 constexpr std::string_view kTestPrefix = "LOCKS_TEST_";
 constexpr std::streamsize kMaxFileBytes = 65536;
 

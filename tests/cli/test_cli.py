@@ -35,9 +35,9 @@ def test_version():
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        ([], "expected info, bench, verify"),
-        (["score"], "expected info, bench, verify, got 'score'"),
-        (["--fast"], "expected info, bench, verify, got '--fast'"),
+        ([], "expected info, bench, verify, eval, inspect"),
+        (["score"], "expected info, bench, verify, eval, inspect, got 'score'"),
+        (["--fast"], "expected info, bench, verify, eval, inspect, got '--fast'"),
         (["info", "--jsn"], "--jsn"),
         (["info", "more"], "more"),
         (["bench", "--threads", "0"], "expected a whole number from 1 to 1024, got '0'"),

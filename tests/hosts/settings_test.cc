@@ -206,7 +206,9 @@ TEST(SettingsTest, MissingOrHugeFileIsRefused) {
 }
 
 TEST(SettingsTest, VariablesOfTheProjectsOwnToolsAreNotSettings) {
-  EXPECT_EQ(refusal({"LOCKS_BUILD_DIR=/somewhere", "LOCKS_TEST_ANYTHING=/somewhere", "LOCKS_PYTHON=python3"}), "");
+  EXPECT_EQ(refusal({"LOCKS_BUILD_DIR=/somewhere", "LOCKS_TEST_ANYTHING=/somewhere", "LOCKS_PYTHON=python3",
+                     "LOCKS_EVALS=/somewhere"}),
+            "");
 }
 
 }  // namespace
