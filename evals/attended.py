@@ -31,7 +31,9 @@ def library():
 
         locks_cpp.formats()
     except ImportError as error:
-        raise ConfigError(f"the Python package is not built in {built} ({error}); see docs/PYTHON.md") from error
+        raise ConfigError(
+            f"the Python package is neither built in {built} nor installed ({error}); see docs/PYTHON.md"
+        ) from error
     return locks_cpp
 
 

@@ -108,9 +108,9 @@ def check(tasks, endpoints=()):
             raise ConfigError(f"task {task.name!r} makes its own text; text is for {', '.join(FORCED)}")
         if task.name == "replay" and task.data:
             _check_problems(task)
-        if task.text:
+        if task.text or (task.name in FORCED and not task.data):
             try:
-                document.file_text(task.text, 1 << 16)
+                document.file_text(task.text, 1 << 16) if task.text else document.project_text()
             except document.DocumentError as error:
                 raise ConfigError(f"task {task.name!r}: {error}") from error
 

@@ -1,8 +1,7 @@
 """The text that is read: a file of the user's, or the project's own documentation and sources."""
 
-from pathlib import Path
+from plugin_path import ROOT, is_source_tree
 
-ROOT = Path(__file__).resolve().parent.parent
 # No tokenizer in use makes fewer tokens than one of every 40 bytes out of a text that anyone would read.
 MAX_BYTES_PER_TOKEN = 40
 
@@ -12,7 +11,12 @@ class DocumentError(ValueError):
 
 
 def project_text():
-    """Documentation first, then headers and sources, each under its name."""
+    """Documentation first, then headers and sources, each under its name; DocumentError outside the source tree."""
+    if not is_source_tree():
+        raise DocumentError(
+            "the default text, the project's own documentation and sources, is in the source tree alone, and "
+            f"{ROOT} is none; give a text of yours: text = ... in a configuration, --text for a picture"
+        )
     names = [
         "README.md",
         "docs/*.md",

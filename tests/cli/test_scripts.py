@@ -1,5 +1,6 @@
 """`locks eval` and `locks inspect`: which script they become, with which Python, and that nothing is lost on the way."""
 
+import ast
 import os
 import shutil
 import signal
@@ -137,3 +138,48 @@ def test_a_missing_python_is_named(tmp_path, evals):
     assert text.startswith("locks eval: cannot run python3 (No such file or directory), with ")
     assert f" {evals.parent}/.venv/bin/python looked for first;" in text
     assert "tools/setup.sh" in text and "LOCKS_PYTHON" in text
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    prefix = tmp_path_factory.mktemp("installed")
+    (ROOT / "evals" / "__pycache__").mkdir(exist_ok=True)  # what must not be installed, wherever scripts ran before
+    subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], check=True, capture_output=True, timeout=300)
+    return prefix
+
+
+def test_an_installed_program_runs_what_was_installed_with_it(prefix, python):
+    run = locks("eval", program=prefix / "bin" / "locks", LOCKS_PYTHON=python)
+    assert run.stdout == f"[{python}][{prefix / 'share/locks/evals/run.py'}]"
+    run = locks("eval", "--tasks", program=prefix / "bin" / "locks", LOCKS_PYTHON=sys.executable)
+    assert run.returncode == 0 and {"kl", "ruler/vt", "math/aime"} <= set(run.stdout.split())
+    run = locks("inspect", "--trace", "none.trace", program=prefix / "bin" / "locks", LOCKS_PYTHON=sys.executable)
+    assert run.returncode == 1 and "cannot read none.trace" in run.stderr
+
+
+def test_an_installed_program_refuses_the_default_text_and_finds_its_plug_in(tmp_path, prefix):
+    config = tmp_path / "a.toml"
+    config.write_text('[[task]]\nname = "kl"\n[method.dense]\nselector = "dense"\n')
+    program = prefix / "bin" / "locks"
+    # Before anything else is looked at, let alone read.
+    text = refusal("eval", "--config", config, "--model", "none.gguf", program=program, LOCKS_PYTHON=sys.executable)
+    assert "text = ..." in text and "source tree" in text
+    code = "import plugin_path; print(plugin_path.find_plugin())"
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(prefix / "share/locks/python")}
+    env.pop("LOCKS_BUILD_DIR", None)
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=env, check=False)
+    built = [*prefix.glob("lib*/**/libggml-locks.so")]
+    assert run.stdout.split() == [str(path) for path in built], run.stderr
+    assert built or "LOCKS_BUILD_DIR" in run.stderr
+
+
+def test_all_that_the_installed_scripts_import_of_the_project_is_installed(prefix):
+    share = prefix / "share" / "locks"
+    needed = set()
+    for path in share.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            needed |= {name for name in names if (ROOT / "python" / f"{name}.py").exists()}
+    assert {path.stem for path in (share / "python").glob("*.py")} == needed
+    assert not [*share.rglob("__pycache__")] and (share / "evals" / "inspect_page.html").exists()

@@ -9,3 +9,5 @@ for header in include/locks/*.h; do
   printf '#include <locks/%s>\n' "$(basename "$header")" | c++ -std=c++20 -fsyntax-only -Wall -Werror -Iinclude -x c++ -
 done
 echo "$(find include -name '*.h' | wc -l) headers stand alone"
+# The scripts of this tree, not those of the source tree that may lie around it.
+LOCKS_PYTHON=echo LOCKS_EVALS="" bin/locks eval --tasks | grep -qxF "$(pwd -P)/share/locks/evals/run.py --tasks"
