@@ -11,6 +11,7 @@ import types
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "evals"))
@@ -56,9 +57,12 @@ class Tiny:
             yield Sample(f"tiny/{task}", index, context, "what is it", (f"{seed}{index}",), 4, details=details)
 
 
-def use_tiny_tasks():
-    task_list.sources = lambda: {"tiny/passkey": (Tiny, "passkey")}
-    sys.modules["scoring"] = types.SimpleNamespace(score=lambda sample, answer: float(sample.answers[0] in answer))
+def use_tiny_tasks(patch):
+    """Until `patch`, a pytest.MonkeyPatch, is undone."""
+    patch.setattr(task_list, "sources", lambda: {"tiny/passkey": (Tiny, "passkey")})
+    score = types.SimpleNamespace(score=lambda sample, answer: float(sample.answers[0] in answer))
+    patch.setitem(sys.modules, "scoring", score)
+    patch.setattr(FakeEngine, "numbers", {})
 
 
 class FakeEngine:
@@ -178,6 +182,6 @@ def make_run(folder, tables=TABLES, said=None, **flags):
 
 
 if __name__ == "__main__":
-    use_tiny_tasks()
+    use_tiny_tasks(pytest.MonkeyPatch())
     FakeEngine.kill_after = int(sys.argv[2])
     make_run(sys.argv[1]).go()

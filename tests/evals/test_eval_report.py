@@ -12,23 +12,19 @@ import numpy as np
 import pytest
 
 import fake_engine
-from fake_engine import TABLES, FakeEngine, make_run
+from fake_engine import TABLES, make_run
 
 import head_coverage  # noqa: E402
 import plots  # noqa: E402
 import report  # noqa: E402
 import summary  # noqa: E402
-import task_list  # noqa: E402
 from config import ConfigError  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     patch = pytest.MonkeyPatch()
-    patch.setattr(task_list, "sources", task_list.sources)
-    patch.setitem(sys.modules, "scoring", None)
-    fake_engine.use_tiny_tasks()
-    patch.setattr(FakeEngine, "numbers", {})
+    fake_engine.use_tiny_tasks(patch)
     path = tmp_path_factory.mktemp("run")
     make_run(path).go()
     patch.undo()

@@ -27,11 +27,9 @@ RESULTS = (6 + 6 + 2 + 1 + 1) * 3
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(task_list, "sources", task_list.sources)
+    fake_engine.use_tiny_tasks(monkeypatch)
     monkeypatch.setattr(FakeEngine, "divides_by_zero", False)
-    monkeypatch.setitem(sys.modules, "scoring", None)
-    fake_engine.use_tiny_tasks()
-    for name, value in (("answered", 0), ("read_contexts", 0), ("fails", ()), ("numbers", {}), ("calls_taken", 2), ("unreadable", ())):
+    for name, value in (("answered", 0), ("read_contexts", 0), ("fails", ()), ("calls_taken", 2), ("unreadable", ())):
         monkeypatch.setattr(FakeEngine, name, value)
 
 

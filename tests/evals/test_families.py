@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from fake_engine import POSITIONS, FakeEngine, make_run
 import families  # noqa: E402
 import plots  # noqa: E402
 import report  # noqa: E402
-import task_list  # noqa: E402
 
 SIZES = (64, 128, 256)
 SELECTORS = ("locks", "oracle", "quest", "unique", "compkv", "two_bit", "rocketkv")
@@ -33,10 +31,7 @@ class Facts(FakeEngine):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     patch = pytest.MonkeyPatch()
-    patch.setattr(task_list, "sources", task_list.sources)
-    patch.setitem(sys.modules, "scoring", None)
-    fake_engine.use_tiny_tasks()
-    patch.setattr(FakeEngine, "numbers", {})
+    fake_engine.use_tiny_tasks(patch)
     path = tmp_path_factory.mktemp("many")
     run = make_run(path, {"progress": False, "method": METHODS, "task": TASKS}, jobs=2)
     run.make_engine = Facts

@@ -15,7 +15,6 @@ import fake_engine
 from fake_engine import TABLES, FakeEngine, make_run
 
 import config  # noqa: E402
-import task_list  # noqa: E402
 from config import ConfigError  # noqa: E402
 from jobs import Batch, Jobs, batches  # noqa: E402
 from results import load_results  # noqa: E402
@@ -24,6 +23,7 @@ JOBS = 3
 INTERRUPTED = """
 import sys, threading
 sys.path.insert(0, sys.argv[1])
+import pytest
 import fake_engine
 from session import SessionError
 
@@ -42,7 +42,7 @@ class Endless(fake_engine.FakeEngine):
         self.killed.wait()
         raise SessionError("the process of llama.cpp ended with status -9")
 
-fake_engine.use_tiny_tasks()
+fake_engine.use_tiny_tasks(pytest.MonkeyPatch())
 fake_engine.TABLES["method"]["locks 128"]["selector"] = "locks"
 run = fake_engine.make_run(sys.argv[2], jobs=2)
 run.make_engine = Endless
@@ -55,10 +55,8 @@ except KeyboardInterrupt:
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(task_list, "sources", task_list.sources)
-    monkeypatch.setitem(sys.modules, "scoring", None)
-    fake_engine.use_tiny_tasks()
-    for name, value in (("answered", 0), ("read_contexts", 0), ("fails", ()), ("numbers", {})):
+    fake_engine.use_tiny_tasks(monkeypatch)
+    for name, value in (("answered", 0), ("read_contexts", 0), ("fails", ())):
         monkeypatch.setattr(FakeEngine, name, value)
 
 
