@@ -33,7 +33,7 @@ def generate(
     """`count` samples of which prompt and new tokens fit into `tokens`.
 
     `haystack` is a text file for the tasks that hide needles in prose (made-up prose without it); `data` is the published
-    JSON file of SQuAD (`qa_1`) or HotpotQA (`qa_2`), without which these two are refused."""
+    JSON file of SQuAD (`qa_1`) or HotpotQA (`qa_2`), which ask about made-up documents without it."""
     make = _maker(task, tokens, haystack, data)
     sizing = Sizing(tokens, count_tokens)
     return [sizing.fit(make(index, f"{seed}/{task}/{tokens}/{index}")) for index in range(count)]
@@ -48,9 +48,9 @@ def _maker(task, tokens, haystack, data):
         return lambda index, seed: ruler_needles.builder(task, index, seed, _text(task, seed, haystack))
     if task in ruler_questions.READERS:
         if data is None:
-            raise TaskError(f"{task} asks about {ruler_questions.PUBLISHED[task]}; give that file's path (data = ...)")
+            return lambda index, seed: ruler_questions.made_up(task, index, seed)
         questions = ruler_questions.READERS[task](data)
-        return lambda index, seed: ruler_questions.builder(task, index, seed, questions)
+        return lambda index, seed: ruler_questions.published(task, index, seed, questions)
     makers = {"vt": ruler_lists.track_variables, "cwe": ruler_lists.common_words, "fwe": ruler_lists.frequent_words}
     if task not in makers:
         raise TaskError(f"no task {task!r} in RULER; there are {', '.join(TASKS)}")

@@ -1,23 +1,21 @@
-"""RULER's questions about documents: `qa_1` from SQuAD, `qa_2` from HotpotQA, both read from the published JSON file."""
+"""RULER's questions about documents: invented ones, or those of the published JSON file, SQuAD's for `qa_1` and HotpotQA's
+for `qa_2`."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from sample import Sample
+from tasks import ruler_documents
 from tasks.errors import TaskError
 
 NEW_TOKENS = 32
 INSTRUCTION = "Answer the question from the documents. Give the answer alone and no other words."
-PUBLISHED = {
-    "qa_1": "SQuAD (dev-v2.0.json or dev-v1.1.json)",
-    "qa_2": "HotpotQA (hotpot_dev_distractor_v1.json)",
-}
 
 
 @dataclass(frozen=True)
@@ -34,12 +32,36 @@ class Questions:
     documents: list[str]  # all different ones
 
 
-def builder(task: str, index: int, seed: str, questions: Questions) -> Callable[[int], Sample]:
-    """Makes the sample with n words of other documents, the last of which is cut where the words end."""
+class Replayed:
+    """What an iterator gives, from its beginning again for everybody who iterates."""
+
+    def __init__(self, source: Iterator[str]):
+        self._source = source
+        self._found: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        for i in itertools.count():
+            if i == len(self._found):
+                self._found.append(next(self._source))
+            yield self._found[i]
+
+
+def published(task: str, index: int, seed: str, questions: Questions) -> Callable[[int], Sample]:
     question = questions.questions[index % len(questions.questions)]
     others = _others(question, questions, random.Random(f"{seed}/others"))
     if not others:
         raise TaskError(f"{task}: the file has no document beside those of the question {question.question!r}")
+    return _builder(task, index, seed, question, itertools.cycle(others))
+
+
+def made_up(task: str, index: int, seed: str) -> Callable[[int], Sample]:
+    asked, others = ruler_documents.MADE_UP[task](random.Random(f"{seed}/documents"))
+    return _builder(task, index, seed, Question(asked.question, (asked.answer,), asked.documents), others)
+
+
+def _builder(task: str, index: int, seed: str, question: Question, endless: Iterator[str]) -> Callable[[int], Sample]:
+    """Makes the sample with n words of other documents, the last of which is cut where the words end."""
+    others = Replayed(endless)
 
     def build(n: int) -> Sample:
         documents = [*question.documents, *_first_words(others, n)]
@@ -68,10 +90,10 @@ def _others(question: Question, questions: Questions, rng: random.Random) -> lis
     return related + unrelated
 
 
-def _first_words(documents: list[str], n: int) -> list[str]:
-    """Documents of n words in all; they come again where there are too few."""
+def _first_words(documents: Iterable[str], n: int) -> list[str]:
+    """Documents of n words in all."""
     found = []
-    for document in itertools.cycle(documents):
+    for document in documents:
         if n <= 0:
             break
         words = document.split(" ")

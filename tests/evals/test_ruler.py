@@ -10,7 +10,7 @@ from tasks import ruler, ruler_needles
 from tasks.errors import TaskError
 
 NEEDLES = [*ruler_needles.KINDS]
-GENERATED = [*NEEDLES, "vt", "cwe", "fwe"]
+GENERATED = [*NEEDLES, "vt", "cwe", "fwe", "qa_1", "qa_2"]
 LENGTHS = [1024, 4096, 20000]
 
 
@@ -187,6 +187,6 @@ def test_what_cannot_be_made_is_refused(tmp_path):
         generate("vt", haystack=tmp_path / "text.txt")
     with pytest.raises(TaskError, match="vt takes no data file"):
         generate("vt", data=tmp_path / "data.json")
-    for task, name in (("qa_1", "SQuAD"), ("qa_2", "HotpotQA")):
-        with pytest.raises(TaskError, match=f"{task} asks about {name} .*give that file's path"):
-            generate(task)
+    for task in ("qa_1", "qa_2"):
+        with pytest.raises(TaskError, match=f"ruler/{task} needs at least .* but 100 were asked for"):
+            generate(task, 100)

@@ -1,4 +1,4 @@
-"""RULER's questions about documents, on small files of the published formats."""
+"""RULER's questions about published documents, on small files of the published formats."""
 
 import json
 
