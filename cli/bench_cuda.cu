@@ -259,11 +259,11 @@ CudaCase default_case(const Shape& shape) {
 }
 
 /// A context that is attended whole, in a plan that selects from longer ones.
-CudaCase min_context_case(const Shape& shape) {
-  return {"cuda.decode.min16K." + shape.text(), "whole step with min_context_tokens = 16384", [=] {
+CudaCase whole_context_case(const Shape& shape) {
+  return {"cuda.decode.whole." + shape.text(), "whole step with min_context_tokens = 32769", [=] {
             constexpr int kLongest = 131072;
             DecodeConfig config;
-            config.min_context_tokens = 16384;
+            config.min_context_tokens = 32769;
             const double bytes = attend_bytes(shape, shape.context_tokens);
             const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
             return CudaResult{layer.decode_us(config, kLongest), bytes, read_us(bytes), layer.dense_us()};
@@ -338,9 +338,10 @@ std::vector<CudaCase> cuda_cases() {
     cases.push_back(whole_pages_case({4, 8, 1, context}, kGraded8));
   }
   for (const int context : {kMega / 8, kMega / 4, kMega / 2, kMega}) cases.push_back(default_case({4, 8, 1, context}));
-  for (const int context : {1024, 4096, 8192, 12288}) {
-    cases.push_back(default_case({8, 4, 1, context}));
-    cases.push_back(min_context_case({8, 4, 1, context}));
+  for (const Shape& shape : {Shape{8, 4, 1, 1024}, Shape{8, 4, 1, 4096}, Shape{8, 4, 1, 8192}, Shape{8, 4, 1, 16384},
+                             Shape{8, 4, 1, 32768}, Shape{8, 4, 4, 2048}, Shape{8, 4, 4, 4096}, Shape{8, 4, 4, 8192}}) {
+    cases.push_back(default_case(shape));
+    cases.push_back(whole_context_case(shape));
   }
   for (const int context : {kMega / 8, kMega}) {
     const Shape shape{4, 8, 1, context};

@@ -97,16 +97,17 @@ void check_args(const AttendArgs& args) {
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// Lays the partial states over a workspace, whose bytes it returns.
-std::size_t lay_out(const Geometry& geometry, std::int64_t requests, std::int64_t lists, bool dense, std::byte* workspace,
+std::size_t lay_out(const Geometry& geometry, std::int64_t requests, int lists, std::byte* workspace,
                     stage::Partials& partials) {
   const std::int64_t rows = requests * lists;
-  partials.leaves_per_part = stage::leaves_per_part(rows, dense);
-  partials.parts_per_row = stage::kMaxLeaves / partials.leaves_per_part;
+  partials.cut = stage::make_cut(lists);
+  partials.leaves_per_part = stage::leaves_per_part(rows);
+  partials.parts_per_row = partials.cut.short_leaves / partials.leaves_per_part;
   const auto states = static_cast<std::size_t>(requests * geometry.query_heads * partials.parts_per_row);
   const std::size_t leaves_bytes = padded(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
   const std::size_t sums_bytes = padded(states * 2 * sizeof(float));
   if (workspace != nullptr) {
-    partials.row_leaves = reinterpret_cast<std::int32_t*>(workspace);
+    partials.leaves = reinterpret_cast<std::int32_t*>(workspace);
     partials.max_and_sum = reinterpret_cast<float*>(workspace + leaves_bytes);
     partials.out = reinterpret_cast<float*>(workspace + leaves_bytes + sums_bytes);
   }
@@ -121,7 +122,7 @@ stage::Rows rows(const PagedCache& cache) {
 
 std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists) noexcept {
   stage::Partials partials;
-  return lay_out(geometry, num_requests, num_lists, false, nullptr, partials);  // dense rows need no more
+  return lay_out(geometry, num_requests, num_lists, nullptr, partials);
 }
 
 namespace {
@@ -165,7 +166,7 @@ stage::AttendParams attend_params(const AttendArgs& args, int whole_tokens = 0) 
   params.softmax_scale = geometry.softmax_scale;
   params.key_scale = args.keys.scale;
   params.value_scale = args.values.scale;
-  lay_out(geometry, requests, args.num_lists, dense, args.workspace.data(), params.partials);
+  lay_out(geometry, requests, args.num_lists, args.workspace.data(), params.partials);
   const std::int64_t table_tokens = blocks.shape[1] * args.table.block_tokens;
   const std::int64_t listed = args.most_row_tokens > 0 ? args.most_row_tokens : selected.shape[2] * kPageTokens;
   const std::int64_t row_tokens =
@@ -175,10 +176,11 @@ stage::AttendParams attend_params(const AttendArgs& args, int whole_tokens = 0) 
   params.whole_tokens = whole_tokens;
   params.leaf_blocks = std::int64_t{requests} * args.num_lists <= stage::kVeryFewRows &&
                        params.partials.leaves_per_part == 1 &&
-                       stage::leaf_tokens(static_cast<int>(row_tokens)) <= stage::kLeafTokens;
+                       row_tokens <= std::int64_t{stage::kLeafTokens} * params.partials.cut.short_leaves;
   // One part at least: it says that the row is empty.
   params.partials.parts =
-      (std::max(1, stage::most_leaves(row_tokens)) + params.partials.leaves_per_part - 1) / params.partials.leaves_per_part;
+      (std::max(1, stage::most_leaves(row_tokens, params.partials.cut)) + params.partials.leaves_per_part - 1) /
+      params.partials.leaves_per_part;
   return params;
 }
 

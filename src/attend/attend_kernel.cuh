@@ -1,4 +1,4 @@
-// Attention of a part of a row: see README.md, "On the GPU".
+// Attention of some leaves of a row: see README.md, "On the GPU".
 //
 // A warp takes a tile of 16 tokens at a time and needs no other warp until a leaf ends, except that all of them look up
 // where the tokens of the next windows lie. Tiles come through a ring in shared memory, copied while earlier ones are
@@ -6,11 +6,13 @@
 #pragma once
 
 #include "attend/attend_leaf.cuh"
+#include "cuda/launch.cuh"
 
 namespace locks::cuda::attend_stage {
 
+/// `leaves`: that the block takes.
 template <class S>
-__device__ __forceinline__ void attend_part(const AttendParams& params) {
+__device__ __forceinline__ void attend_leaves(const AttendParams& params, int leaves) {
   extern __shared__ __align__(16) std::byte shared[];
   using N = Numbers<S::kType>;
   const auto threads = static_cast<int>(blockDim.x);
@@ -26,8 +28,8 @@ __device__ __forceinline__ void attend_part(const AttendParams& params) {
   auto* const scan = reinterpret_cast<int*>(warp_states + warps * S::kHeads);
 
   const int request = static_cast<int>(blockIdx.z);
-  const int part = static_cast<int>(blockIdx.y);
-  // The lists of a part run side by side: in most caches so do their rows.
+  const int block = static_cast<int>(blockIdx.y);
+  // Lists run side by side: in most caches so do their rows.
   const int list = divide(static_cast<int>(blockIdx.x), params.passes);
   const int pass = static_cast<int>(blockIdx.x) - list * static_cast<int>(params.passes.divisor);
   const int kv_head = divide(list, params.lists_per_kv_head);
@@ -38,12 +40,12 @@ __device__ __forceinline__ void attend_part(const AttendParams& params) {
   queries.ask(params, request, first_head, end_head, lane);
   const float value_scale = value_scale_of<S::kType>(params);
   const RowTokens tokens(params, request, list, scan);
-  const int leaf = leaf_tokens(tokens.total());
-  if (part == 0 && pass == 0 && thread == 0) {
-    params.partials.row_leaves[request * params.num_lists + list] = leaf == 0 ? 0 : (tokens.total() + leaf - 1) / leaf;
+  const int leaf = leaf_tokens(tokens.total(), params.partials.cut);
+  if (block == 0 && pass == 0 && thread == 0) {
+    params.partials.leaves[request * params.num_lists + list] = leaves_of(tokens.total(), params.partials.cut);
   }
-  const int first = part * params.partials.leaves_per_part * leaf;
-  const int end = min(tokens.total(), first + params.partials.leaves_per_part * leaf);
+  const int first = block * leaves * leaf;
+  const int end = min(tokens.total(), first + leaves * leaf);
   if (first >= end) return;
 
   const int tile_stride = kTileTokens * warps;  // tokens that the warps take together
@@ -90,8 +92,9 @@ __device__ __forceinline__ void attend_part(const AttendParams& params) {
   const int head_threads = threads / S::kHeads;
   const int head = thread >> (__ffs(head_threads) - 1);
   float* const running_row = running + head * S::kStateStride;
-  const std::int64_t slot =
-      (std::int64_t{request} * params.query_heads + first_head + head) * params.partials.parts_per_row + part;
+  const bool part_is_leaf = params.partials.leaves_per_part == 1;
+  std::int64_t slot = (std::int64_t{request} * params.query_heads + first_head + head) * params.partials.parts_per_row +
+                      (part_is_leaf ? block * leaves : block);
   float running_max = kNoLogit;
   float running_sum = 0.0F;
 #pragma unroll 1
@@ -158,8 +161,8 @@ __device__ __forceinline__ void attend_part(const AttendParams& params) {
     const FoldScales scales = fold_scales(running_max, max);
     running_max = scales.max;
     running_sum = fold(running_sum, sum, scales);
-    const bool last = tile + 1 == num_tiles;
-    const bool writes = last && first_head + head < end_head;
+    const bool ends_part = part_is_leaf || tile + 1 == num_tiles;
+    const bool writes = ends_part && first_head + head < end_head;
     if (writes && (thread & (head_threads - 1)) == 0) {
       params.partials.max_and_sum[2 * slot] = running_max;
       params.partials.max_and_sum[2 * slot + 1] = running_sum;
@@ -177,8 +180,13 @@ __device__ __forceinline__ void attend_part(const AttendParams& params) {
       }
       auto* const into = reinterpret_cast<float4*>(running_row + i);
       out = fold(*into, out, scales);
-      *into = out;
+      *into = ends_part ? float4{0.0F, 0.0F, 0.0F, 0.0F} : out;
       if (writes) *reinterpret_cast<float4*>(params.partials.out + slot * S::kHeadDim + i) = out;
+    }
+    if (ends_part) {
+      running_max = kNoLogit;
+      running_sum = 0.0F;
+      ++slot;
     }
     __syncthreads();
   }
@@ -186,17 +194,15 @@ __device__ __forceinline__ void attend_part(const AttendParams& params) {
 
 template <class S>
 __global__ void __launch_bounds__(32 * kMaxWarps, S::kBlocks) attend_kernel(const __grid_constant__ AttendParams params) {
-  in_turn(params, [&] { attend_part<S>(params); });
+  in_turn(params, [&](int leaves) { attend_leaves<S>(params, leaves); });
 }
 
 template <class S>
-void launch(const AttendParams& params, Stream stream) {
-  int device = 0;
-  int most_shared = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
-  const dim3 grid(static_cast<unsigned>(params.num_lists) * params.passes.divisor,
-                  static_cast<unsigned>(params.partials.parts), static_cast<unsigned>(params.num_requests));
+void launch(AttendParams params, Stream stream) {
+  const int most_shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  params.blocks_at_once = 2 * device_attribute(cudaDevAttrMultiProcessorCount);  // of every instance
+  dim3 grid(static_cast<unsigned>(params.num_lists) * params.passes.divisor, static_cast<unsigned>(params.partials.parts),
+            static_cast<unsigned>(params.num_requests));
   if constexpr (S::kType != DType::kF32) {
     // To scale queries takes all of their elements: there each warp converts its own.
     using Leaf = Shape<S::kType, S::kHeadDim, S::kColumns, !Numbers<S::kType>::kScalesQueries>;
@@ -207,6 +213,13 @@ void launch(const AttendParams& params, Stream stream) {
       return launch_kernel<attend_leaf<Leaf>>({"attend_leaf", Start::kEarly, grid, kLeafBlockThreads, kBytes, stream},
                                               params);
     }
+  }
+  if (params.partials.leaves_per_part == 1) {
+    const auto rows = static_cast<int>(grid.x * grid.z);
+    const bool listed = params.selected != nullptr;
+    const int lists = listed ? blocks_of_lists(params.listed_tokens, params.partials.cut, rows, params.blocks_at_once) : 1;
+    const int known = listed ? std::min(params.whole_tokens, params.most_tokens) : params.most_tokens;
+    grid.y = static_cast<unsigned>(std::max(lists, blocks_of_rows(known, params.partials.cut, rows, params.blocks_at_once)));
   }
   int warps = kMaxWarps;
   while (warps > 1 && S::shared_bytes(warps) > most_shared) warps /= 2;

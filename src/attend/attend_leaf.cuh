@@ -57,7 +57,7 @@ __device__ __forceinline__ void attend_one_leaf(const AttendParams& params) {
   if (thread < kLeafWarps) notes.pages[thread] = false;
   RowTokens tokens(params, request, list, notes.scan);
   if (part == 0 && pass == 0 && thread == 0) {
-    params.partials.row_leaves[request * params.num_lists + list] = (tokens.total() + kLeafTokens - 1) / kLeafTokens;
+    params.partials.leaves[request * params.num_lists + list] = (tokens.total() + kLeafTokens - 1) / kLeafTokens;
   }
   const int first = part * kLeafTokens;
   const int end = min(tokens.total(), first + kLeafTokens);
@@ -213,7 +213,7 @@ __device__ __forceinline__ void attend_one_leaf(const AttendParams& params) {
 template <class S>
 __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
     attend_leaf(const __grid_constant__ AttendParams params) {
-  in_turn(params, [&] { attend_one_leaf<S>(params); });
+  in_turn(params, [&](int) { attend_one_leaf<S>(params); });
 }
 
 }  // namespace locks::cuda::attend_stage

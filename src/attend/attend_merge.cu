@@ -12,6 +12,9 @@ namespace {
 
 struct MergeParams {
   Partials partials;
+  const std::int32_t* context_tokens = nullptr;
+  int whole_tokens = 0;  // AttendParams has both
+  int listed_tokens = 0;
   Result result;
   complete_kernels::Merge completion;
   int num_lists = 0;
@@ -20,8 +23,15 @@ struct MergeParams {
   int head_dim = 0;
 };
 
-__device__ __forceinline__ int row_leaves(const MergeParams& params, int request, int head) {
-  return params.partials.row_leaves[request * params.num_lists + head / params.list_heads];
+__device__ __forceinline__ int leaves_of_row(const MergeParams& params, int request, int head) {
+  return params.partials.leaves[request * params.num_lists + head / params.list_heads];
+}
+
+/// Of the request's rows at most: known before those are.
+__device__ __forceinline__ int most_leaves_of(const MergeParams& params, int request) {
+  const int context = params.whole_tokens > 0 ? params.context_tokens[request] : 0;
+  const bool whole = params.whole_tokens > 0 && context <= params.whole_tokens;
+  return whole ? leaves_of(context, params.partials.cut) : most_leaves(params.listed_tokens, params.partials.cut);
 }
 
 /// What the states hold of a dimension, if that counts. To be read by all before one writes.
@@ -51,22 +61,25 @@ __global__ void __launch_bounds__(kLeafThreads) merge_leaves(const __grid_consta
   const auto request = static_cast<int>(blockIdx.y);
   const auto thread = static_cast<int>(threadIdx.x);
   const std::int64_t row = (std::int64_t{request} * params.query_heads + head) * params.partials.parts_per_row;
+  const int most = most_leaves_of(params, request);
   wait_for_previous();
   let_next_start();
-  // Everything is asked for at once, before it is known how many leaves there are: the parts that a longest row would have.
+  // Everything is asked for at once, before it is known how many leaves there are.
   constexpr bool kCompletes = kQuads > 0;
   complete_kernels::HeadParts<std::max(1, kQuads)> completion;
   if constexpr (kCompletes) completion.ask(params.completion, request, head);
-  const int leaves = row_leaves(params, request, head);
-  std::conditional_t<kFew, FewParts, ManyParts> parts;
-  parts.ask(params.partials, params.head_dim, row);
+  const int leaves = leaves_of_row(params, request, head);
   Element element = held(params.result, request, head, thread, params.head_dim);
   Element own;
-  if constexpr (kFew) {
+  if (kFew || most <= FewParts::kMost) {
+    FewParts parts;
+    parts.ask(params.partials, most, params.head_dim, row);
     own = parts.fold(leaves);
     if (params.result.accumulate) __syncthreads();  // all have read what the states hold
   } else {
     __shared__ ManyParts::Shared shared;
+    ManyParts parts;
+    parts.ask(params.partials, params.head_dim, row);
     own = parts.fold(params.head_dim, leaves, shared);
   }
   if (params.result.accumulate) {
@@ -93,7 +106,7 @@ __global__ void __launch_bounds__(kGroupThreads) merge_groups(const __grid_const
   wait_for_previous();
   let_next_start();
   if (head >= params.query_heads) return;
-  const int groups = (row_leaves(params, request, head) + kGroupLeaves - 1) / kGroupLeaves;
+  const int groups = (leaves_of_row(params, request, head) + kGroupLeaves - 1) / kGroupLeaves;
   const std::int64_t row = (std::int64_t{request} * params.query_heads + head) * params.partials.parts_per_row;
   float2 own = {kNoLogit, 0.0F};
   if (lane < groups) own = reinterpret_cast<const float2*>(params.partials.max_and_sum)[row + lane];
@@ -147,8 +160,8 @@ void launch_leaves(int quads, Launch launch, const MergeParams& params) {
 
 void launch_merge(const AttendParams& params, int head_dim, const Result& result, const complete_kernels::Merge& completion,
                   Stream stream) {
-  const MergeParams merge{params.partials,    result,  completion, params.num_lists, params.list_heads,
-                          params.query_heads, head_dim};
+  const MergeParams merge{params.partials, params.context_tokens, params.whole_tokens, params.listed_tokens, result,
+                          completion,      params.num_lists,      params.list_heads,   params.query_heads,   head_dim};
   const auto heads = static_cast<unsigned>(params.query_heads);
   const auto requests = static_cast<unsigned>(params.num_requests);
   if (params.partials.leaves_per_part == 1) {

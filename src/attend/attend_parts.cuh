@@ -55,10 +55,9 @@ class FewParts {
  public:
   static constexpr int kMost = 4 * kGroupLeaves;
 
-  __device__ __forceinline__ void ask(const Partials& partials, int head_dim, std::int64_t row) {
+  __device__ __forceinline__ void ask(const Partials& partials, int parts, int head_dim, std::int64_t row) {
     const auto dim = static_cast<int>(threadIdx.x);
     const auto lane = static_cast<int>(threadIdx.x % 32);
-    const int parts = partials.parts;
     if (lane < parts) own_ = reinterpret_cast<const float2*>(partials.max_and_sum)[row + lane];
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {

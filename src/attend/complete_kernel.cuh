@@ -112,9 +112,9 @@ __global__ void __launch_bounds__(32 * kMaxWarps, kResident<kId, kUnits>) sum_co
   const int part = static_cast<int>(blockIdx.x);
   const int list = static_cast<int>(blockIdx.y) / args.passes;
   const int request = static_cast<int>(blockIdx.z);
-  const bool whole = args.whole_tokens > 0 && args.context_tokens[request] <= args.whole_tokens;
+  if (args.whole_tokens > 0 && args.context_tokens[request] <= args.whole_tokens) return only_first_block_waits();
   const std::int32_t* const completed = args.num_completed + request * args.num_request_stride + list * args.num_list_stride;
-  const int entries = whole ? 0 : min(max(__ldcg(completed), 0), args.capacity);
+  const int entries = min(max(__ldcg(completed), 0), args.capacity);
   const int parts = parts_of(entries);
   if (part < parts) {
     // Parts are runs of pages that differ by one at most.

@@ -19,4 +19,9 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+/// What a block with nothing to do does before it ends. Others would keep the kernels behind from the multiprocessors.
+__device__ __forceinline__ void only_first_block_waits() {
+  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) wait_for_previous();
+}
+
 }  // namespace locks::cuda

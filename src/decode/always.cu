@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(32 * kWarps, 7) always_kernel(const __grid_con
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const AlwaysTokens tokens{always_attended(args.config, args.table.context_tokens[request], args.min_context_tokens)};
   const int lists = args.num_lists / args.geometry.kv_heads;
-  if (tokens.always.everything) return wait_for_previous();  // without a list
+  if (tokens.always.everything) return only_first_block_waits();  // without a list
   for (int i = 0; first == 0 && i < lists; ++i) list_always(args, tokens.always, request, kv_head * lists + i);
 
   constexpr int kAtOnce = 32 / kRowLanes;  // tokens of a warp

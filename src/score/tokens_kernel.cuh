@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(32 * kTokenWarps, kTokenBlocks) score_tokens(c
   const int request = static_cast<int>(blockIdx.z);
   if (args.whole_tokens > 0 && args.context_tokens[request] <= args.whole_tokens) {
     let_next_start();
-    return wait_for_previous();
+    return only_first_block_waits();
   }
   const int first_in_list = pass * kTokenHeads;
   const int head_count = min(kTokenHeads, list_heads - first_in_list);

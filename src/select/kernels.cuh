@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   const Counts counts{reinterpret_cast<std::int32_t*>(shared + memory.counts),
                       reinterpret_cast<Search*>(shared + memory.found)};
   share_out(kBuckets, [&](int i) { counts.buckets[i] = 0; });
+  if (gang.num_blocks() == 0) return only_first_block_waits();
   wait_for_previous();
-  if (gang.num_blocks() == 0) return;
   if constexpr (!kRanks) read_always(lists, gang, norms);
 
   const int first_block = gang.first_block();
@@ -150,6 +150,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   __shared__ int scratch[kMostThreads / 32];
   const Gang gang(lists);
   let_next_start();
+  if (gang.num_blocks() == 0) return only_first_block_waits();
   // With parts the kernel in front scores the candidates' tokens, and lets this one start when choose_pages has ended. So
   // much of it as choose_pages has written, past the first-level cache, can be read without waiting.
   const int log2_parts = __clz(lists.args.config.part_tokens) - __clz(kPageTokens);
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   auto* const words = memory.keeps_candidates ? reinterpret_cast<std::uint32_t*>(shared + memory.candidates)
                                               : lists.buffers.candidate_words + at * candidate_words(capacity, parts, heads);
   const Candidates candidates(words, capacity, parts, heads);
-  const int count = gang.num_blocks() == 0 ? 0 : __ldcg(&lists.args.num_candidates(gang.request, gang.list));
+  const int count = __ldcg(&lists.args.num_candidates(gang.request, gang.list));
   const PartChoice choice{lists, gang, candidates, count, log2_parts};
   auto* const taken = reinterpret_cast<std::uint32_t*>(shared + memory.taken);
   auto* const counts = reinterpret_cast<std::int32_t*>(shared + memory.counts);
@@ -178,7 +179,6 @@ __global__ void __launch_bounds__(kMostThreads, 1)
     wait_for_previous();
     choice.weigh_parts(first);
   }
-  if (gang.num_blocks() == 0) return;
   gang.sync();
   if (gang.rank == 0) {
     choice.combine();

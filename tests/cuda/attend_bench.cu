@@ -149,6 +149,16 @@ int main(int argc, char** argv) {
     constexpr DType kB = DType::kBF16;
     constexpr DType kE = DType::kE4M3;
     const std::vector<Shape> shapes = {
+        {"dense 1K, 8 KV x 4, short", kB, 128, 8, 4, 1, 1024, 0, 0},
+        {"dense 2K, 8 KV x 4, short", kB, 128, 8, 4, 1, 2048, 0, 0},
+        {"dense 4K, 8 KV x 4, short", kB, 128, 8, 4, 1, 4096, 0, 0},
+        {"dense 8K, 8 KV x 4, short", kB, 128, 8, 4, 1, 8192, 0, 0},
+        {"dense 16K, 8 KV x 4, short", kB, 128, 8, 4, 1, 16384, 0, 0},
+        {"dense 16K, 4 KV x 8, short", kB, 128, 4, 8, 1, 16384, 0, 0},
+        {"dense 32K, 4 KV x 8, short", kB, 128, 4, 8, 1, 32768, 0, 0},
+        {"dense 4 x 2K, 8 KV x 4, short", kB, 128, 8, 4, 4, 2048, 0, 0},
+        {"dense 4 x 4K, 8 KV x 4, short", kB, 128, 8, 4, 4, 4096, 0, 0},
+        {"dense 16 x 1K, 8 KV x 4, short", kB, 128, 8, 4, 16, 1024, 0, 0},
         {"2048 tokens in pages, 4 KV x 8, d 128, bf16", kB, 128, 4, 8, 1, 131072, 16, 2048},
         {"2048 tokens in parts of 4", kB, 128, 4, 8, 1, 131072, 4, 2048},
         {"512 tokens in parts of 4", kB, 128, 4, 8, 1, 131072, 4, 512},

@@ -35,6 +35,7 @@
 struct EmulatedIndex {
   unsigned x = 0;
   unsigned y = 0;
+  unsigned z = 0;
 };
 inline thread_local EmulatedIndex threadIdx, blockIdx, blockDim;
 

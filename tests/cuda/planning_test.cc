@@ -1,4 +1,5 @@
 // What is planned on the host: how rows are cut, grids, divisions by multiplication and workspaces. Needs no GPU.
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -16,19 +17,73 @@ namespace {
 using namespace cuda::attend_stage;
 
 TEST(CudaPlanning, LeavesCoverEveryRowAndAreFew) {
-  for (std::int64_t tokens = 0; tokens < (1 << 30); tokens += 1 + tokens / 7) {
-    const int leaf = leaf_tokens(static_cast<int>(tokens));
-    const std::int64_t leaves = leaf == 0 ? 0 : (tokens + leaf - 1) / leaf;
-    EXPECT_EQ(leaf % kLeafTokens, 0) << tokens;
-    EXPECT_LE(leaves, kMaxLeaves) << tokens;
-    // What a grid is sized for, the longest row, covers all shorter ones.
-    EXPECT_LE(leaves, most_leaves(tokens)) << tokens;
-    EXPECT_LE(most_leaves(tokens), most_leaves(tokens + 1)) << tokens;
-    if (leaf > kLeafTokens) {
-      EXPECT_GT(2 * leaves, kMaxLeaves) << tokens << ": leaves are longer than they need to be";
+  for (const int lists : {1, 2, 3, 4, 6, 8, 16, 32, 96, 1000}) {
+    const Cut cut = make_cut(lists);
+    EXPECT_EQ(cut.short_leaves % kGroupLeaves, 0) << lists;
+    EXPECT_LE(cut.short_leaves, kMaxLeaves) << lists;
+    EXPECT_LE(cut.long_leaves, cut.short_leaves) << lists;
+    for (std::int64_t tokens = 0; tokens < (1 << 30); tokens += 1 + tokens / 7) {
+      const auto row = static_cast<int>(tokens);
+      const int leaf = leaf_tokens(row, cut);
+      const int leaves = leaves_of(row, cut);
+      EXPECT_EQ(leaf % kLeafStep, 0) << tokens;
+      EXPECT_GE(std::int64_t{leaf} * leaves, tokens) << tokens;
+      EXPECT_LT(std::int64_t{leaf} * (leaves - 1), std::max<std::int64_t>(tokens, 1))
+          << tokens << ": the last leaf is empty";
+      // What a grid is sized for, the longest row, covers all shorter ones.
+      EXPECT_LE(leaves, most_leaves(tokens, cut)) << tokens;
+      EXPECT_LE(most_leaves(tokens, cut), most_leaves(tokens + 1, cut)) << tokens;
+      if (leaf > kLeafTokens) {
+        EXPECT_LT(std::int64_t{leaf - kLeafStep} * cut.long_leaves, tokens) << "leaves are longer than they need to be";
+      }
     }
   }
-  static_assert(kMaxLeaves % leaves_per_part(1, true) == 0 && kMaxLeaves % leaves_per_part(1 << 20, true) == 0);
+  EXPECT_EQ(make_cut(1).long_leaves, kMaxLeaves);
+  EXPECT_EQ(make_cut(4).short_leaves, 64);
+  EXPECT_EQ(make_cut(8).short_leaves, 64);
+  EXPECT_EQ(make_cut(8).long_leaves, 32);
+  EXPECT_EQ(make_cut(32).long_leaves, 8);
+  EXPECT_EQ(kMaxLeaves % leaves_per_part(1), 0);
+  EXPECT_EQ(kMaxLeaves % leaves_per_part(1 << 20), 0);
+}
+
+TEST(CudaPlanning, BlocksTakeAsManyShortLeavesAsOneWaveNeeds) {
+  constexpr int kAtOnce = 264;
+  for (const int leaf : {128, 192, 256, 512, 4096}) {
+    for (int rows = 1; rows < kFewRows; ++rows) {
+      for (int leaves = 1; leaves <= kMaxLeaves; ++leaves) {
+        const int taken = leaves_per_block(leaf, leaves, rows, kAtOnce);
+        ASSERT_GE(taken, 1);
+        ASSERT_TRUE(taken == 1 || taken * leaf <= kBlockTokens);
+        if (taken > 1) {
+          ASSERT_GT((leaves * rows + taken - 2) / (taken - 1), kAtOnce) << "fewer would do";
+        }
+        ASSERT_TRUE(leaves * rows <= taken * kAtOnce || (taken + 1) * leaf > kBlockTokens);
+      }
+    }
+  }
+}
+
+TEST(CudaPlanning, GridsHaveBlocksForEveryShorterRow) {
+  constexpr int kAtOnce = 264;
+  for (const int lists : {1, 4, 8, 32}) {
+    const Cut cut = make_cut(lists);
+    for (int rows = lists; rows < kFewRows; rows += lists) {
+      for (const int longest : {0, 1, 128, 1000, 16384, 20000, 131072}) {
+        const int known = blocks_of_rows(longest, cut, rows, kAtOnce);
+        const int listed = blocks_of_lists(longest, cut, rows, kAtOnce);
+        // A block of a list takes as many leaves as it would of the longest one.
+        const int taken =
+            longest == 0 ? 1 : leaves_per_block(leaf_tokens(longest, cut), most_leaves(longest, cut), rows, kAtOnce);
+        for (int tokens = 1; tokens <= longest; tokens += 1 + tokens / 50) {
+          const int leaves = leaves_of(tokens, cut);
+          ASSERT_LE(leaves, known * leaves_per_block(leaf_tokens(tokens, cut), leaves, rows, kAtOnce)) << tokens;
+          ASSERT_LE(leaves, listed * taken) << tokens;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(blocks_of_rows(1 << 20, make_cut(4), 4, kAtOnce), 64);
 }
 
 TEST(CudaPlanning, DividersDivideEveryNumber) {

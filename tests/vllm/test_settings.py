@@ -84,9 +84,9 @@ def test_a_wrong_setting_is_refused_in_one_line(given, words):
 @pytest.mark.parametrize(
     ("rows", "kv_heads", "given", "combine", "shortest"),
     [
-        (1, 8, None, "sum", 16385),  # so many tokens are still exact
-        (16, 8, None, "sum", 1025),
-        (1, 2, 131072, "sum", 16385),  # never more
+        (1, 8, None, "sum", 32769),  # so many tokens are still exact
+        (16, 8, None, "sum", 2049),
+        (1, 2, 131072, "sum", 65537),
         (1, 8, 131072, "per_query_head", 4097),  # each query head reads for itself
         (4, 8, 131072, "sum", 4097),
         (64, 8, 131072, "sum", 1024),  # what min_context_tokens says

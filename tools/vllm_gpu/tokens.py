@@ -27,13 +27,15 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
 # they round differently: some units in the last place of the logits. With fp8 FlashAttention rounds weights to 4 bits, and a
 # key, value or query that is rounded the other way is another by a sixteenth: compiled models differ from others.
 FP8 = {"dtype": "bfloat16", "kv_cache_dtype": "fp8"}
+HEADS = {f"heads of {dim}": {"head_dim": dim} for dim in (64, 80, 96, 192, 256)}
 STOCKS = {
+    **HEADS,
     "float16": {},
     "bfloat16": {"dtype": "bfloat16"},
     "fp8": FP8,
     "fp8 as vLLM comes": {**FP8, "compilation": {"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}},
 }
-NEAR_TIE = {"float16": 0.02, "bfloat16": 0.1, "fp8": 0.6, "fp8 as vLLM comes": 0.6}
+NEAR_TIE = {"float16": 0.02, "bfloat16": 0.1, "fp8": 0.6, "fp8 as vLLM comes": 0.6, **dict.fromkeys(HEADS, 0.02)}
 SCALES = {"_q_scale": 0.04, "_k_scale": 0.03, "_v_scale": 0.02}
 # Engines that compute prompts as the first does. Elsewhere keys round differently, and random ones are chosen by a hair.
 SAME_BITS = ("graphs", "bfloat16", "without graphs", "blocks of 64", "fp8")
@@ -83,7 +85,9 @@ def count_replays() -> list[int]:
     return count
 
 
-def run(model: str, locks: dict[str, Any] | None, rounds: int = 1, compilation: Any = None, **settings: Any) -> Result:
+def run(
+    folder: Path, locks: dict[str, Any] | None, rounds: int = 1, compilation: Any = None, head_dim: int = 128, **settings: Any
+) -> Result:
     """Generates for all prompts, `rounds` times in one engine; the result is that of the last round."""
     from vllm import LLM, SamplingParams
 
@@ -100,7 +104,7 @@ def run(model: str, locks: dict[str, Any] | None, rounds: int = 1, compilation: 
         **settings,
     }
     llm = LLM(
-        model=model,
+        model=models.write(folder, "tiny", head_dim=head_dim),
         load_format="dummy",
         skip_tokenizer_init=True,
         seed=0,
@@ -161,7 +165,7 @@ def main() -> int:
     arguments.add_argument("--models", type=Path, required=True)
     arguments.add_argument("--only", default="", help="names of runs, with commas between")
     options = arguments.parse_args()
-    model = models.write(options.models, "tiny")
+    folder = options.models
     wanted = set(filter(None, options.only.split(",")))
 
     engines: dict[str, dict[str, Any]] = {
@@ -174,6 +178,7 @@ def main() -> int:
         "preemption": {"num_gpu_blocks_override": 646},
         "blocks of 64": {"block_size": 64},
         "speculation": {"speculative_config": NGRAM},
+        **HEADS,
         "fp8": STOCKS["fp8"],
         "fp8 as vLLM comes": STOCKS["fp8 as vLLM comes"],
         "fp8 with a prefix cache and odd chunks": {
@@ -185,7 +190,7 @@ def main() -> int:
     }
     engines = {name: settings for name, settings in engines.items() if not wanted or name in wanted}
     kinds = {kind_of(name, settings) for name, settings in engines.items()}
-    stocks = {kind: run(model, None, **settings) for kind, settings in STOCKS.items() if kind in kinds}
+    stocks = {kind: run(folder, None, **settings) for kind, settings in STOCKS.items() if kind in kinds}
     check("without LOCKS there is no trace of it", "locks_cpp.vllm.engine" not in sys.modules)
     for locks, settings, words in (
         ({"budget": 1}, {}, "unknown setting budget"),
@@ -194,7 +199,7 @@ def main() -> int:
         ({}, {"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8 with --dtype float16"),
     ):
         try:
-            run(model, locks, **settings)
+            run(folder, locks, **settings)
             said = "nothing"
         except Exception as error:
             said = str(error)
@@ -204,7 +209,7 @@ def main() -> int:
     for name, settings in engines.items():
         kind = kind_of(name, settings)
         stock, near = stocks[kind], NEAR_TIE[kind]
-        result = run(model, EVERYTHING, **settings)
+        result = run(folder, EVERYTHING, **settings)
         equal, leads, drift = partings(stock, result)
         check(
             f"{name}: a budget of everything gives stock FlashAttention's tokens, or parts at a near tie",
@@ -212,7 +217,7 @@ def main() -> int:
             f"{equal} of {len(stock.tokens)} equal, leads {[round(lead, 3) for lead in leads]}, drift {drift:.3f}, "
             f"{result.replays} replays, {result.stats['pages_checked']:,.0f} summaries checked",
         )
-        sparse = run(model, SPARSE, **settings)
+        sparse = run(folder, SPARSE, **settings)
         plain = plains.setdefault(kind, sparse)
         figures = sparse.stats
         check(
@@ -232,7 +237,7 @@ def main() -> int:
         )
         if name == "graphs":
             check("graphs: decode runs in them", result.replays > 40 and sparse.replays > 40)
-            exact = run(model, {"exact_head_tokens": 1 << 20, "debug_check": True}, **settings)
+            exact = run(folder, {"exact_head_tokens": 1 << 20, "debug_check": True}, **settings)
             equal, leads, drift = partings(stock, exact)
             check(
                 "graphs: contexts within exact_head_tokens are exact",

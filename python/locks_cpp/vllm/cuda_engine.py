@@ -16,7 +16,6 @@ from locks_cpp.vllm import compat
 from locks_cpp.vllm.engine import Engine, engine_of
 from locks_cpp.vllm.pages import PAGE_TOKENS
 from locks_cpp.vllm.refusal import Refusal
-from locks_cpp.vllm.settings import LONGEST_EXACT
 
 # Rows of one call; more rows take several calls. A longest context of 128K tokens takes some 3 MB of workspace a row.
 MAX_PLAN_REQUESTS = 256
@@ -97,7 +96,7 @@ class CudaEngine(Engine):
     def resources(self) -> str:
         used = sum(place.workspace.nbytes + place.queries.nbytes + place.out.nbytes for place in self._workplaces.values())
         given = self.settings.exact_on_cuda
-        exact = f"contexts of up to {given} tokens / (rows x KV heads), {LONGEST_EXACT} at most, exact; " if given else ""
+        exact = f"contexts of up to {given} tokens / (rows x KV heads) exact; " if given else ""
         return f"{exact}workspace: {used / 2**20:.0f} MB on {cuda.current_device().name}"
 
 

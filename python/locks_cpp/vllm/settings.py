@@ -10,8 +10,7 @@ from locks_cpp.vllm.refusal import Refusal
 
 KEY = "locks"
 PRESETS = ("default", "paper")
-LONGEST_EXACT = 16384  # context that exact_head_tokens may have attended exactly: attention has small blocks for so many
-EXACT_HEAD_TOKENS = 131072  # of a step; with more, choosing and attending what was chosen is sooner done on an H200
+EXACT_HEAD_TOKENS = 262144  # of a step; with more, choosing and attending what was chosen is sooner done on an H200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Settings:
     def exact_below(self, rows: int, query_heads: int, kv_heads: int) -> int:
         """In a step of so many rows shorter contexts are exact. CUDA graphs keep what they were captured with."""
         lists = query_heads if self.config.combine == "per_query_head" else kv_heads  # each reads for itself
-        exact = min(LONGEST_EXACT, self.exact_on_cuda // max(1, rows * lists))
+        exact = self.exact_on_cuda // max(1, rows * lists)
         return max(self.config.min_context_tokens, exact + 1 if exact > 0 else 0)
 
 
