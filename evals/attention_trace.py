@@ -217,6 +217,7 @@ def _check_header(header):
         raise TraceError("settings is not a table of numbers and texts")
     known = isinstance(masses, list) and all(name in KNOWN_MASSES for name in masses)
     if not known or len(set(masses)) != len(masses) or not set(NEEDED_MASSES) <= set(masses):
-        raise TraceError(f"masses is not a list of {', '.join(KNOWN_MASSES)}, of which {', '.join(NEEDED_MASSES)} are needed")
+        needed = ", ".join(NEEDED_MASSES)
+        raise TraceError(f"masses is not a list of {', '.join(KNOWN_MASSES)}, of which {needed} are needed")
     if tokens is not None and not (isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)):
         raise TraceError("tokens is not a list of texts")

@@ -79,10 +79,10 @@ def _share(step, name):
 
 def _misjudged(step):
     """Half of the sum of differences: the share that would have to move."""
-    differences = [
-        np.abs(layer.masses["estimated_mass"].astype(np.float32) - layer.masses["true_mass"].astype(np.float32)).sum(-1).mean()
-        for layer in step.layers
-    ]
+    differences = []
+    for layer in step.layers:
+        estimated, true = (layer.masses[name].astype(np.float32) for name in ("estimated_mass", "true_mass"))
+        differences.append(np.abs(estimated - true).sum(-1).mean())
     return np.mean(differences) / 2
 
 

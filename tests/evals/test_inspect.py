@@ -194,8 +194,8 @@ def test_an_answer_is_generated_with_the_plug_in_and_shown_again(tmp_path):
         pytest.skip(str(error))
     (tmp_path / "a.txt").write_text("The lamp in the hall is <b>green</b>, und der Löwe schläft. " * 40, encoding="utf-8")
     command = [sys.executable, inspect_step.__file__, "--out", str(tmp_path / "out")]
-    more = ["--text", str(tmp_path / "a.txt"), "--tokens", "300", "--question", "\nWhat colour is the lamp?", "--answer", "4"]
-    more += ["--set", "budget_tokens=112", "--set", "min_context=128"]
+    more = ["--text", str(tmp_path / "a.txt"), "--tokens", "300", "--question", "\nWhat colour is the lamp?"]
+    more += ["--answer", "4", "--set", "budget_tokens=112", "--set", "min_context=128"]
     done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     trace = attention_trace.load(tmp_path / "out" / "answer.trace")

@@ -137,7 +137,8 @@ def several(state):
 def test_rows_of_several_sequences_and_contexts_are_told_apart(plugin, small_model, tmp_path):
     _, trace = traced(plugin, small_model, tmp_path / "x", several)
     found = [(step.step, step.row, step.cache, step.tokens) for step in trace.steps]
-    assert found == [(0, 0, 0, 1101), (0, 1, 0, 201), (1, 0, 1, 601), (2, 0, 0, 1102), (2, 1, 0, 1103), (2, 2, 0, 202)] + [(3, 0, 0, 1104)]
+    assert found[:3] == [(0, 0, 0, 1101), (0, 1, 0, 201), (1, 0, 1, 601)]
+    assert found[3:] == [(2, 0, 0, 1102), (2, 1, 0, 1103), (2, 2, 0, 202), (3, 0, 0, 1104)]
     first, second, _, again, drafted, second_again, last = (step.sequence for step in trace.steps)
     assert first == again == drafted == last != second == second_again
     assert [step.layers[0].whole for step in trace.steps] == [False, True, True, False, False, True, False]
