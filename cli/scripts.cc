@@ -26,7 +26,7 @@ struct Script {
 };
 constexpr std::array kScripts{
     Script{"eval", "run.py", "Selectors, or servers, on the same prompts, and a report (Python; docs/EVALS.md)"},
-    Script{"inspect", "inspect_step.py", "One decode step as pictures (Python; docs/EVALS.md)"}};
+    Script{"inspect", "inspect_step.py", "Decode steps as pictures (Python; docs/EVALS.md)"}};
 
 /// The variable's value; empty where it is unset.
 std::string variable(const char* name) {

@@ -32,7 +32,9 @@ add_library(locks_llamacpp_tracking OBJECT
   hosts/llamacpp/mask.cc
   hosts/llamacpp/page_map.cc
   hosts/llamacpp/settings.cc
-  hosts/llamacpp/settings_json.cc)
+  hosts/llamacpp/settings_json.cc
+  hosts/llamacpp/trace_file.cc
+  hosts/llamacpp/traced_row.cc)
 add_library(locks_llamacpp OBJECT
   hosts/llamacpp/attention_node.cc
   hosts/llamacpp/cache_state.cc

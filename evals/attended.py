@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 
 import capture
-from attention_trace import BYTES, MASSES, PAGE_TOKENS, Trace
+from attention_trace import BYTES, PAGE_TOKENS, Layer, Step, Trace
 from checks import ConfigError
 from plugin_path import ROOT
 
+MASSES = ("true_mass", "covered_mass", "attended_mass", "completed_mass")
 ROUNDING = 1e-6  # of the values that pages are summarized to: smaller shares are none
 
 
@@ -39,10 +40,9 @@ def library():
 
 def explain(step, config, model):
     """The Trace of a captured step."""
-    layers = [_Layer(step, config, layer) for layer in range(len(step.queries))]
-    read = {name: sum(int(getattr(layer.report, f"{name}_bytes")[0]) for layer in layers) for name in BYTES}
-    masses = {name: np.array([getattr(layer, name) for layer in layers]) for name in (*MASSES, "attended")}
-    return Trace(model, dataclasses.asdict(config), step.tokens, read, **masses)
+    layers = [_Layer(step, config, layer).traced(layer) for layer in range(len(step.queries))]
+    traced = Step(0, 0, 0, 0, len(step.tokens), layers)
+    return Trace(model, dataclasses.asdict(config), list(MASSES), [traced], step.tokens)
 
 
 class _Layer:
@@ -78,6 +78,13 @@ class _Layer:
         self.true_mass = shares.sum(-1)
         seen = (self.attended[..., None] >> np.arange(PAGE_TOKENS) & 1).astype(bool)
         self.covered_mass = np.where(seen, shares, 0).sum(-1)
+
+    def traced(self, number):
+        """With a list for each query head."""
+        read = {name: int(getattr(self.report, f"{name}_bytes")[0]) for name in BYTES}
+        completed = np.where(self.completed_mass > 0, ~self.attended, 0).astype(np.uint16)
+        masses = {name: getattr(self, name) for name in MASSES}
+        return Layer(number, bool(self.report.dense[0]), read, masses, self.attended, completed)
 
     def _find_masses(self, locks):
         none = np.zeros_like(self._keys)

@@ -175,7 +175,7 @@ def _count_tokens(state, text):
     return len(state.model.tokenize(text))
 
 
-def _chunk_tokens(count):
+def chunk_tokens(count):
     """The longest chunk, up to a batch, that leaves no rest so short that it would count as decoding."""
     from llama_host import BATCH_TOKENS
 
@@ -186,7 +186,7 @@ def _chunk_tokens(count):
 
 
 def _read_exactly(context, tokens, start=0):
-    return context.read(tokens, start, chunk_tokens=_chunk_tokens(len(tokens)))
+    return context.read(tokens, start, chunk_tokens=chunk_tokens(len(tokens)))
 
 
 def _room(job):

@@ -1,5 +1,6 @@
 #include "locks/decode.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -213,6 +214,47 @@ TEST(Decode, MinimumContextDecidesWhatIsAttendedWhole) {
   EXPECT_LE(got.reports[1].attended_tokens, 200.0F);
   EXPECT_GT(got.reports[1].attended_tokens, 184.0F);
   EXPECT_LT(got.reports[1].coverage, 1.0F);
+}
+
+TEST(Decode, ChoiceIsWhatTheStepAttended) {
+  StepSpec spec;
+  spec.lengths = {897, 250, 1403};  // the second is attended whole
+  const StepData data(spec);
+  for (const GroupCombine combine : {GroupCombine::kSum, GroupCombine::kPerQueryHead}) {
+    DecodeConfig config = small_config();
+    config.select.combine = combine;
+    const Target target = supported_targets().back();
+    const test::ExpectedStep want = test::expected_step(config, data, target);
+    const DecodePlan plan(config, data.geometry, {3, 1403, 1});
+    test::Workspace workspace(plan.workspace_bytes());
+    const int heads = data.geometry.query_heads;
+    std::vector<float> memory(static_cast<std::size_t>(3 * heads * spec.head_dim));
+    std::vector<DecodeReport> reports(3);
+    run(plan, data.inputs(), contiguous(memory.data(), 3, heads, spec.head_dim), reports, workspace.span(), {}, target);
+    const int lists = num_lists(plan);
+    ASSERT_EQ(lists, combine == GroupCombine::kSum ? spec.kv_heads : heads);
+    for (int request = 0; request < 3; ++request) {
+      double completed = 0.0;
+      double selectable = 0.0;
+      for (int list = 0; list < lists; ++list) {
+        const DecodeChoice got = choice(plan, data.inputs(), workspace.span(), request, list);
+        EXPECT_EQ(got.kv_head, got.first_query_head / spec.group);
+        EXPECT_EQ(got.num_query_heads, heads / lists);
+        EXPECT_EQ(got.always.everything, request == 1);
+        const auto& selected = want.selected[static_cast<std::size_t>(request * lists + list)];
+        EXPECT_TRUE(std::ranges::equal(got.selected, selected)) << request << ", " << list;
+        completed += static_cast<double>(got.completed.size());
+        if (got.always.everything) continue;
+        for (int page = got.always.sink_pages; page < got.always.first_recent_page; ++page) {
+          selectable += got.head_share(0, page);
+        }
+        EXPECT_TRUE(std::isfinite(got.log_norm[0]));
+      }
+      EXPECT_FLOAT_EQ(static_cast<float>(completed / lists), reports[request].completed_pages);
+      EXPECT_EQ(selectable > 0.0, request != 1);
+      EXPECT_LT(selectable, lists);
+    }
+  }
 }
 
 TEST(Decode, MarkedPagesAreAttendedWhole) {

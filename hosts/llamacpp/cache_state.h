@@ -66,6 +66,8 @@ class CacheState {
   [[nodiscard]] bool restoring() const noexcept { return restoring_; }
   /// Old cells vanish from the rows' sight as new ones come.
   [[nodiscard]] bool is_sliding_window() const noexcept { return sliding_; }
+  /// Counts steps.
+  [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
   [[nodiscard]] std::int64_t stream_cells() const noexcept { return stream_cells_; }
 
  private:

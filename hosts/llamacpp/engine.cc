@@ -37,6 +37,7 @@ void Engine::ensure_state(const ggml_tensor* key_root) {
   state_.reset();
   first_layer_ = nullptr;
   sliding_ = false;
+  traced_cache_.reset();
   state_.emplace(host_, settings_, key_root);
   reporter().count([](Counters& c) { ++c.caches; });
 }
@@ -315,6 +316,11 @@ void Engine::compute(Team team) {
     copy_outputs(team);
   }
   const double decoded = now();
+  if (trace_ != nullptr && !decode_items_.empty()) {
+    if (team.index == 0) trace_rows();
+    team.sync();
+  }
+  const double traced = now();
   for (const PrefillArgs& args : prefills_) {
     prefill(args, team, target_);
     team.sync();
@@ -323,7 +329,7 @@ void Engine::compute(Team team) {
   if (team.index != 0) return;
   summarize_seconds_ = summarized - started;
   decode_seconds_ = decoded - summarized;
-  prefill_seconds_ = now() - decoded;
+  prefill_seconds_ = now() - traced;
 }
 
 void Engine::show_prompts(Team team) noexcept {
@@ -353,6 +359,29 @@ bool Engine::decode(Team team) {
   }
   run(*job_.plan, job_.decode, job_.decode_out, reports_, workspace_, team, target_, job_.coverage);
   return true;
+}
+
+void Engine::trace_rows() noexcept {
+  if (job_.plan == nullptr || !trace_->goes_on()) return;
+  try {
+    if (!traced_cache_ || traced_step_ != state_->step()) traced_.step = trace_->next_step();
+    if (!traced_cache_) traced_cache_ = trace_->next_cache();
+    traced_step_ = state_->step();
+    traced_.cache = *traced_cache_;
+    traced_.layer = job_.layer->index();
+    traced_.row = 0;
+    for (const RowRun& run : state_->plan().runs) {
+      if (!run.decode) continue;
+      traced_.sequence = state_->map().identity(run.sequence);
+      for (std::int64_t i = 0; i < run.num_rows; ++i, ++traced_.row) {
+        traced_.report = reports_[static_cast<std::size_t>(traced_.row)];
+        trace_row(*job_.plan, job_.decode, workspace_, traced_.row, traced_);
+        trace_->append(traced_);
+      }
+    }
+  } catch (const std::exception& error) {
+    trace_->end(error.what());
+  }
 }
 
 void Engine::copy_queries(Team team) const noexcept {

@@ -20,6 +20,7 @@
 #include "locks/target.h"
 #include "locks/team.h"
 #include "settings.h"
+#include "trace_file.h"
 
 namespace locks::llamacpp {
 
@@ -37,7 +38,9 @@ class AlignedBuffer {
 /// engine knows of its cache may be forgotten.
 class Engine {
  public:
-  Engine(const Host& host, const Settings& settings) : host_(host), settings_(settings), target_(active_target()) {}
+  /// `trace`: null where none is written.
+  Engine(const Host& host, const Settings& settings, TraceFile* trace)
+      : host_(host), settings_(settings), trace_(trace), target_(active_target()) {}
 
   /// Called by every thread of the team. What cannot be done otherwise is attended exactly, without pages.
   void attend(ggml_tensor* node, int thread, int num_threads) noexcept;
@@ -91,12 +94,15 @@ class Engine {
   void show_prompts(Team team) noexcept;
   void copy_queries(Team team) const noexcept;
   void copy_outputs(Team team) const noexcept;
+  /// Appends the decoded rows to the trace, before anything else uses the workspace.
+  void trace_rows() noexcept;
   void count_call() noexcept;
   /// Beside the cache, for what is known of the sequence of a decoded row.
   [[nodiscard]] std::int64_t held_bytes(std::size_t request) const noexcept;
 
   const Host& host_;
   const Settings& settings_;
+  TraceFile* const trace_;
   const Target target_;
   Barrier barrier_;
   std::mutex mutex_;  // held by the first thread for the whole of attend()
@@ -121,6 +127,9 @@ class Engine {
   AlignedBuffer workspace_memory_;
   AlignedBuffer gathered_memory_;
   std::span<std::byte> workspace_;
+  TracedRow traced_;
+  std::optional<int> traced_cache_;  // its number in the trace
+  std::uint64_t traced_step_ = 0;    // the cache's own count
   double summarize_seconds_ = 0.0;
   double decode_seconds_ = 0.0;
   double prefill_seconds_ = 0.0;

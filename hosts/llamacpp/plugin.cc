@@ -114,6 +114,10 @@ void finish() noexcept {
   if (const Plugin* const known = started.load()) reporter().finish(known->settings());
 }
 
+Plugin::Plugin(const Host& host, const Settings& settings) : host_(host), settings_(settings) {
+  if (!settings.trace_path.empty()) trace_ = std::make_unique<TraceFile>(settings, say);
+}
+
 // ---- nodes
 
 void Plugin::visit(ggml_tensor* node, Sees sees) {
@@ -231,7 +235,7 @@ Engine& Plugin::engine_of(const ggml_tensor* key_root) {
         younger += third != nullptr && third->last_visit > other->last_visit;
       if (younger + 1 >= kMaxCaches) other->forget();
     }
-    engine = std::make_unique<Engine>(host_, settings_);
+    engine = std::make_unique<Engine>(host_, settings_, trace_.get());
   }
   engine->last_visit = ++visits_;
   return *engine;

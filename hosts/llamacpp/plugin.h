@@ -14,7 +14,7 @@ namespace locks::llamacpp {
 
 class Plugin {
  public:
-  Plugin(const Host& host, const Settings& settings) : host_(host), settings_(settings) {}
+  Plugin(const Host& host, const Settings& settings);
 
   [[nodiscard]] const Host& host() const noexcept { return host_; }
   [[nodiscard]] const Settings& settings() const noexcept { return settings_; }
@@ -39,6 +39,7 @@ class Plugin {
 
   const Host& host_;
   const Settings& settings_;
+  std::unique_ptr<TraceFile> trace_;  // null where none is written
   std::mutex mutex_;
   std::unordered_map<const void*, std::unique_ptr<Engine>> engines_;  // by buffer
   std::uint64_t visits_ = 0;

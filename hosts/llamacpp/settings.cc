@@ -31,6 +31,8 @@ constexpr std::array kNames{
     SettingName{"rope_pairs", "interleaved or halves"},
     SettingName{"prefill", "on or off"},
     SettingName{"stats", "the path of the file to write at exit"},
+    SettingName{"trace", "the path of the file to write decode steps to"},
+    SettingName{"trace_mb", "a whole number from 1 to 256"},
     SettingName{"report", "0 (nothing) or 1 (a summary at exit)"},
     SettingName{"off", "0 or 1"},
 };
@@ -41,6 +43,7 @@ constexpr std::array<std::string_view, 5> kNotSettings{"LOCKS_CONFIG", "LOCKS_CP
                                                        "LOCKS_EVALS"};
 constexpr std::string_view kTestPrefix = "LOCKS_TEST_";
 constexpr std::streamsize kMaxFileBytes = 65536;
+constexpr int kMaxTraceMb = 256;  // what evals/attention_trace.py reads
 
 std::string upper(std::string_view key) {
   std::string name(kPrefix);
@@ -148,6 +151,11 @@ void apply_setting(Settings& settings, std::string_view key, std::string_view va
   if (key == "rope_pairs") settings.rope.interleaved = one_of_two(value, "halves", "interleaved", origin, expected);
   if (key == "prefill") settings.prefill = one_of_two(value, "off", "on", origin, expected);
   if (key == "stats") settings.statistics_path = value;
+  if (key == "trace") settings.trace_path = value;
+  if (key == "trace_mb") {
+    settings.trace_mb = whole_number(value, 1, origin, expected);
+    if (settings.trace_mb > kMaxTraceMb) refuse(origin, value, expected);
+  }
   if (key == "report") settings.report = one_of_two(value, "0", "1", origin, expected) ? Report::kSummary : Report::kNothing;
   if (key == "off") settings.off = one_of_two(value, "0", "1", origin, expected);
   settings.given |= bit_of(key);
@@ -164,6 +172,10 @@ void settle(Settings& settings) {
   for (const std::string_view key : {"format", "completion"}) {
     if (!given(key)) continue;
     throw std::invalid_argument(upper(key) + " is for the selector locks; " + upper("selector") + " is " +
+                                settings.selector);
+  }
+  if (!settings.trace_path.empty()) {
+    throw std::invalid_argument(upper("trace") + " is for the selectors locks and dense; " + upper("selector") + " is " +
                                 settings.selector);
   }
   SelectorConfig rival = selector_config(settings.selector);

@@ -24,6 +24,8 @@ struct Settings {
   bool prefill = true;                  // take the prompt's attention too
   Report report = Report::kStatusLine;
   std::string statistics_path;  // "" : none
+  std::string trace_path;       // "" : none
+  int trace_mb = 64;            // most MiB of it
 
   std::uint32_t given = 0;  // bit i: setting_names()[i] was set
 

@@ -79,4 +79,23 @@ void check_decode(const DecodePlan& plan, const DecodeInputs& inputs, bool check
 void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out, std::span<DecodeReport> reports,
          std::span<std::byte> workspace, Team team, Target target, View<float, 2> coverage = {});
 
+/// What one list of a request chose in the last run(), read from its workspace, which must not have been used since. A list
+/// is the query heads that choose together: those of a KV head, or each for itself (GroupCombine::kPerQueryHead).
+struct DecodeChoice {
+  AlwaysAttended always;  // if everything is attended, the rest is empty
+  int kv_head = 0;
+  int first_query_head = 0;
+  int num_query_heads = 0;
+  std::span<const SelectedPage> selected;   // beside what is always attended
+  std::span<const SelectedPage> completed;  // with the tokens that the page's summary stood in for
+  /// [query heads of the list, pages]: the share that each page was estimated to have; only of selectable pages, +infinity
+  /// for pages that are marked to be attended.
+  View<const float, 2> head_share;
+  std::span<const float> log_norm;  // [query heads of the list]: of the whole mass, by that estimate
+};
+/// Of a request.
+[[nodiscard]] int num_lists(const DecodePlan& plan) noexcept;
+[[nodiscard]] DecodeChoice choice(const DecodePlan& plan, const DecodeInputs& inputs, std::span<std::byte> workspace,
+                                  int request, int list) noexcept;
+
 }  // namespace locks

@@ -86,11 +86,6 @@ std::size_t cut_all(const DecodePlan& plan, std::byte* memory, int thread, Buffe
 
 }  // namespace
 
-int num_lists(const DecodePlan& plan) noexcept {
-  const bool per_query_head = plan.config().select.combine == GroupCombine::kPerQueryHead;
-  return per_query_head ? plan.geometry().query_heads : plan.geometry().kv_heads;
-}
-
 AlwaysAttended always_of(const DecodePlan& plan, int context_tokens) noexcept {
   return always_attended(plan.config().select, context_tokens, plan.config().min_context_tokens);
 }

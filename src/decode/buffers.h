@@ -46,8 +46,6 @@ struct Buffers {
   std::span<float> complete_scratch;
 };
 
-/// Lists per request: one per KV head, or per query head if each selects for itself.
-[[nodiscard]] int num_lists(const DecodePlan& plan) noexcept;
 /// What a context attends whatever the scores say; everything if it is short.
 [[nodiscard]] AlwaysAttended always_of(const DecodePlan& plan, int context_tokens) noexcept;
 

@@ -60,7 +60,7 @@ Buffers cut(const DecodePlan& plan, std::byte* memory) noexcept {
   const Geometry& geometry = plan.geometry();
   const SelectConfig& select = plan.config().select;
   const int requests = plan.limits().max_requests;
-  const int lists = decode::num_lists(plan);
+  const int lists = num_lists(plan);
   const int context = plan.limits().max_context_tokens;
   Buffers out;
   Cutter cutter(memory);
@@ -140,7 +140,7 @@ class Step {
  public:
   /// `scorer`: null for LOCKS.
   Step(const DecodePlan& plan, const DecodeInputs& inputs, const Buffers& buffers, const PageScorer* scorer, Stream stream)
-      : plan_(plan), inputs_(inputs), buffers_(buffers), scorer_(scorer), stream_(stream), lists_(decode::num_lists(plan)) {}
+      : plan_(plan), inputs_(inputs), buffers_(buffers), scorer_(scorer), stream_(stream), lists_(num_lists(plan)) {}
 
   void attend_whole(View<float, 3> out) const {
     attend(attend_args(plan_.geometry().kv_heads, {}, {}), states(), false, out, stream_);

@@ -10,7 +10,7 @@ Step::Step(const DecodePlan& the_plan, const DecodeInputs& the_inputs, std::span
       team(the_team),
       target(the_target),
       num_requests(the_inputs.table.num_requests()),
-      num_lists(decode::num_lists(the_plan)),
+      num_lists(locks::num_lists(the_plan)),
       selects(false) {
   for (int request = 0; request < num_requests; ++request) selects = selects || !always(request).everything;
 }
@@ -47,3 +47,29 @@ ListShares Step::shares(int request, int list) const noexcept {
 }
 
 }  // namespace locks::decode
+
+namespace locks {
+
+int num_lists(const DecodePlan& plan) noexcept {
+  const bool per_query_head = plan.config().select.combine == GroupCombine::kPerQueryHead;
+  return per_query_head ? plan.geometry().query_heads : plan.geometry().kv_heads;
+}
+
+DecodeChoice choice(const DecodePlan& plan, const DecodeInputs& inputs, std::span<std::byte> workspace, int request,
+                    int list) noexcept {
+  const decode::Step step(plan, inputs, workspace, {}, Target::kReference);
+  DecodeChoice out;
+  out.always = step.always(request);
+  out.kv_head = step.kv_head_of(list);
+  out.num_query_heads = step.heads_per_list();
+  out.first_query_head = list * out.num_query_heads;
+  if (out.always.everything) return out;
+  const ListShares shares = step.shares(request, list);
+  out.selected = step.selected(request, list);
+  out.completed = step.completed(request, list);
+  out.head_share = {shares.head_share.data, shares.head_share.shape, shares.head_share.stride};
+  out.log_norm = shares.log_norm;
+  return out;
+}
+
+}  // namespace locks

@@ -293,7 +293,7 @@ def test_what_is_left_counts_the_methods_that_read_contexts_again():
 
 def test_no_rest_of_a_prompt_counts_as_decoding():
     for count in range(1, 3000):
-        rest = count % engine._chunk_tokens(count)
+        rest = count % engine.chunk_tokens(count)
         assert rest == 0 or rest > engine.DECODE_ROWS or count <= engine.DECODE_ROWS
 
 

@@ -48,10 +48,11 @@ TEST(SettingsTest, DefaultsAreThoseOfTheLibrary) {
 }
 
 TEST(SettingsTest, EveryVariableIsTaken) {
-  const Settings settings = read({"LOCKS_BUDGET_TOKENS=4096", "LOCKS_SINK_TOKENS=32", "LOCKS_RECENT_TOKENS=128",
-                                  "LOCKS_PART_TOKENS=16", "LOCKS_FORMAT=graded12", "LOCKS_COMPLETION=0",
-                                  "LOCKS_MIN_CONTEXT=7", "LOCKS_PREFILL=off", "LOCKS_STATS=a=b.json", "LOCKS_REPORT=1",
-                                  "LOCKS_COMBINE=max", "LOCKS_DENSE_LAYERS=3", "LOCKS_OFF=1", "LOCKS_CPU_TARGET=avx2"});
+  const Settings settings =
+      read({"LOCKS_BUDGET_TOKENS=4096", "LOCKS_SINK_TOKENS=32", "LOCKS_RECENT_TOKENS=128", "LOCKS_PART_TOKENS=16",
+            "LOCKS_FORMAT=graded12", "LOCKS_COMPLETION=0", "LOCKS_MIN_CONTEXT=7", "LOCKS_PREFILL=off",
+            "LOCKS_STATS=a=b.json", "LOCKS_REPORT=1", "LOCKS_COMBINE=max", "LOCKS_DENSE_LAYERS=3", "LOCKS_OFF=1",
+            "LOCKS_CPU_TARGET=avx2", "LOCKS_TRACE=a.trace", "LOCKS_TRACE_MB=256"});
   EXPECT_EQ(settings.decode.select.budget_tokens, 4096);
   EXPECT_EQ(settings.decode.select.sink_tokens, 32);
   EXPECT_EQ(settings.decode.select.recent_tokens, 128);
@@ -61,6 +62,8 @@ TEST(SettingsTest, EveryVariableIsTaken) {
   EXPECT_EQ(settings.decode.min_context_tokens, 7);
   EXPECT_FALSE(settings.prefill);
   EXPECT_EQ(settings.statistics_path, "a=b.json");
+  EXPECT_EQ(settings.trace_path, "a.trace");
+  EXPECT_EQ(settings.trace_mb, 256);
   EXPECT_EQ(settings.report, Report::kSummary);
   EXPECT_TRUE(settings.off);
 }
@@ -102,6 +105,9 @@ TEST(SettingsTest, WhatARivalHasNoUseForIsRefused) {
   EXPECT_EQ(refusal({"LOCKS_COMPLETION=0", "LOCKS_SELECTOR=oracle"}),
             "LOCKS_COMPLETION is for the selector locks; LOCKS_SELECTOR is oracle");
   EXPECT_EQ(refusal({"LOCKS_SELECTOR=quest", "LOCKS_PART_TOKENS=4"}).find("LOCKS_SELECTOR is quest: part_tokens"), 0U);
+  EXPECT_EQ(refusal({"LOCKS_SELECTOR=quest", "LOCKS_TRACE=a.trace"}),
+            "LOCKS_TRACE is for the selectors locks and dense; LOCKS_SELECTOR is quest");
+  EXPECT_EQ(refusal({"LOCKS_SELECTOR=dense", "LOCKS_TRACE=a.trace"}), "");
   EXPECT_EQ(refusal({"LOCKS_SELECTOR=rocketkv", "LOCKS_PREFILL=off"}),
             "LOCKS_SELECTOR is rocketkv, which must see prompts; LOCKS_PREFILL is off");
 }
@@ -139,6 +145,9 @@ TEST(SettingsTest, WrongValuesAreRefusedByName) {
                                   "LOCKS_ROPE_BASE=1",
                                   "LOCKS_ROPE_PAIRS=some",
                                   "LOCKS_ROPE_DIMS=0",
+                                  "LOCKS_TRACE_MB=0",
+                                  "LOCKS_TRACE_MB=257",
+                                  "LOCKS_TRACE_MB=1.5",
                                   "LOCKS_ROPE_BASE=nan"}) {
     const std::string text = refusal({wrong});
     EXPECT_NE(text.find(wrong.substr(0, wrong.find('='))), std::string::npos) << wrong << ": " << text;
