@@ -45,9 +45,11 @@ fi
 test_program=$(find "$built" -name cuda_test -type f | head -1)
 locks_program=$(find "$built" -name locks -type f | head -1)
 
-# Arguments: a tool of compute-sanitizer, and which tests. A few processes share them: each waits for the host most of the time.
+# Arguments: a tool of compute-sanitizer, and which tests. Processes share them: each waits for the host most of the time.
 sanitize() {
-  local processes=6 running=() i status=0
+  local processes running=() i status=0
+  processes=$(nproc)
+  if [ "$processes" -gt 12 ]; then processes=12; fi
   for ((i = 0; i < processes; ++i)); do
     GTEST_TOTAL_SHARDS=$processes GTEST_SHARD_INDEX=$i compute-sanitizer --tool "$1" --error-exitcode 1 --print-limit 5 \
       "$test_program" --gtest_brief=1 --gtest_filter="$2" &
@@ -56,13 +58,16 @@ sanitize() {
   for i in "${running[@]}"; do wait "$i" || status=1; done
   return $status
 }
-# What racecheck and the others run is a part: they slow a kernel down a hundredfold.
-part='CudaDevice*:*/0:*/7:*/13:*Graph*:*bf16_128*:*/d128:CudaDecodeStep*:All/CudaDecode*:CudaAttend*:All/CudaAttend*'
+# racecheck slows a kernel down a hundredfold: it runs some tests of every stage.
+some='CudaDevice*:Shapes/CudaScoreTest.*_d64:HeadDims/CudaSummarizeTest.*/d64:CudaSummarizeFilled*:Records/CudaCompleteTest.*_d64'
+some+=':All/CudaSelect.*/0:All/CudaSelect.*/31:All/CudaSelect.*/77:CudaRanks.*:CudaBounds.*:All/CudaSelectors.*/0:All/CudaSelectors.*/9'
+some+=':All/CudaSelectorScores.*_64*:Rows/CudaAttendRows.*_64:All/CudaAttendWhole.*/0:All/CudaAttendWhole.*/9'
+some+=':CudaAttendAndComplete.*:All/CudaDecode.*/0:All/CudaDecode.*/7'
 if wants test; then step "tests" "$test_program" --gtest_brief=1; fi
 if wants check; then
   step "verify" "$locks_program" verify --device cuda --seconds 30 --seed 1
-  step "memcheck" sanitize memcheck '*'
-  for tool in racecheck initcheck synccheck; do step "$tool" sanitize "$tool" "$part"; done
+  for tool in memcheck initcheck synccheck; do step "$tool" sanitize "$tool" '*'; done
+  step "racecheck" sanitize racecheck "$some"
 fi
 if wants bench; then step "bench" "$locks_program" bench --device cuda --json "$out/cuda_bench.json"; fi
 
