@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-MAX_BYTES = 64 << 20  # of arrays: what a browser still opens
+MAX_BYTES = 64 << 20  # of steps: what a browser still opens
+LAYER_BYTES = 256  # of a layer's own in the page, beside its arrays
 TEMPLATE = Path(__file__).with_suffix(".html")
 
 
@@ -41,7 +42,7 @@ def page(trace):
     steps, size = [], 0
     for step in trace.steps:
         arrays = [_arrays(trace.masses, layer) for layer in step.layers]
-        size += sum(len(array) for array in arrays)
+        size += sum(len(array) + LAYER_BYTES for array in arrays)
         if steps and size > MAX_BYTES:
             break
         steps.append(_step(step, arrays))

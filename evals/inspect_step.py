@@ -62,6 +62,10 @@ def parse(arguments):
     parsed = parser.parse_args(arguments)
     if not MIN_TOKENS <= parsed.tokens <= MAX_TOKENS:
         parser.error(f"--tokens is {parsed.tokens}; it may be {MIN_TOKENS} to {MAX_TOKENS}")
+    if parsed.trace:
+        for name in ("text", "question", "answer", "model", "set", "plugin"):
+            if getattr(parsed, name):
+                parser.error(f"--trace shows what a file has, and --{name} is for a new one")
     if parsed.answer is not None and not 1 <= parsed.answer <= MAX_ANSWER:
         parser.error(f"--answer is {parsed.answer}; it may be 1 to {MAX_ANSWER}")
     return parsed
@@ -146,7 +150,8 @@ def main(arguments=None):
     trace = attention_trace.load(path)  # what is shown is what the file holds
     shown = parsed.out / f"{path.stem}.html"
     shown.write_text(page(trace), encoding="utf-8")
-    print(f"{facts(trace)}\nwrote {shown}" + ("" if parsed.trace else f" and {path.name}"))
+    told = "".join(letter if letter.isprintable() else "?" for letter in facts(trace))  # a file may be anybody's
+    print(f"{told}\nwrote {shown}" + ("" if parsed.trace else f" and {path.name}"))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <locale>
 #include <sstream>
 
 #include "locks/target.h"
@@ -15,7 +16,10 @@ double mean(double sum, std::int64_t count) { return count > 0 ? sum / static_ca
 /// Writes one flat JSON object.
 class JsonObject {
  public:
-  JsonObject() { text_.precision(9); }
+  JsonObject() {
+    text_.imbue(std::locale::classic());  // numbers of JSON, whatever the host has set
+    text_.precision(9);
+  }
   template <class Number>
   void number(std::string_view key, Number value) {
     begin(key);
@@ -43,6 +47,7 @@ class JsonObject {
 /// Means by layer and KV head, [[...], ...]; of a layer that has decoded nothing, [].
 std::string coverage_json(const std::vector<Counters::LayerCoverage>& layers) {
   std::ostringstream text;
+  text.imbue(std::locale::classic());
   text.precision(4);
   for (const Counters::LayerCoverage& layer : layers) {
     text << (&layer == layers.data() ? "[" : ", [");

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstddef>
+#include <locale>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@ constexpr std::int64_t kBytesOfMb = std::int64_t{1} << 20;
 std::string header(const Settings& settings) {
   const SelectConfig& select = settings.decode.select;
   std::ostringstream text;
+  text.imbue(std::locale::classic());  // numbers of JSON, whatever the host has set
   text << R"(locks attention trace 2)"
        << "\n"
        << R"({"model": "", "settings": {"selector": ")" << settings.selector << '"';
@@ -47,6 +49,7 @@ void put(std::string& bytes, const std::vector<float>& masses) {
 std::string record(const TracedRow& row) {
   const DecodeReport& report = row.report;
   std::ostringstream text;
+  text.imbue(std::locale::classic());
   text << R"({"step": )" << row.step << R"(, "row": )" << row.row << R"(, "cache": )" << row.cache << R"(, "sequence": )"
        << row.sequence << R"(, "layer": )" << row.layer << R"(, "tokens": )" << report.context_tokens << R"(, "lists": )"
        << row.lists << R"(, "whole": )" << (report.dense ? "true" : "false") << R"(, "bytes": {"score": )"

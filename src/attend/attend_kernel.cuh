@@ -41,11 +41,10 @@ __device__ __forceinline__ void attend_leaves(const AttendParams& params, int le
   const float value_scale = value_scale_of<S::kType>(params);
   const RowTokens tokens(params, request, list, scan);
   const int leaf = leaf_tokens(tokens.total(), params.partials.cut);
-  if (block == 0 && pass == 0 && thread == 0) {
-    params.partials.leaves[request * params.num_lists + list] = leaves_of(tokens.total(), params.partials.cut);
-  }
-  const int first = block * leaves * leaf;
-  const int end = min(tokens.total(), first + leaves * leaf);
+  const int row_leaves = leaves_of(tokens.total(), params.partials.cut);
+  if (block == 0 && pass == 0 && thread == 0) params.partials.leaves[request * params.num_lists + list] = row_leaves;
+  const int first = min(block * leaves, row_leaves) * leaf;
+  const int end = min(tokens.total(), min(block * leaves + leaves, row_leaves) * leaf);
   if (first >= end) return;
 
   const int tile_stride = kTileTokens * warps;  // tokens that the warps take together
@@ -194,7 +193,7 @@ __device__ __forceinline__ void attend_leaves(const AttendParams& params, int le
 
 template <class S>
 __global__ void __launch_bounds__(32 * kMaxWarps, S::kBlocks) attend_kernel(const __grid_constant__ AttendParams params) {
-  in_turn(params, [&](int leaves) { attend_leaves<S>(params, leaves); });
+  in_turn<false>(params, [&](int leaves) { attend_leaves<S>(params, leaves); });
 }
 
 template <class S>
@@ -215,11 +214,13 @@ void launch(AttendParams params, Stream stream) {
     }
   }
   if (params.partials.leaves_per_part == 1) {
+    const Cut& cut = params.partials.cut;
     const auto rows = static_cast<int>(grid.x * grid.z);
     const bool listed = params.selected != nullptr;
-    const int lists = listed ? blocks_of_lists(params.listed_tokens, params.partials.cut, rows, params.blocks_at_once) : 1;
-    const int known = listed ? std::min(params.whole_tokens, params.most_tokens) : params.most_tokens;
-    grid.y = static_cast<unsigned>(std::max(lists, blocks_of_rows(known, params.partials.cut, rows, params.blocks_at_once)));
+    const int known_tokens = listed ? std::min(params.whole_tokens, params.most_tokens) : params.most_tokens;
+    const int row_blocks = blocks_of_rows(known_tokens, cut, rows, params.blocks_at_once);
+    const int list_blocks = listed ? blocks_of_lists(params.listed_tokens, cut, rows, params.blocks_at_once) : 1;
+    grid.y = static_cast<unsigned>(std::max(row_blocks, list_blocks));
   }
   int warps = kMaxWarps;
   while (warps > 1 && S::shared_bytes(warps) > most_shared) warps /= 2;

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "attend/attend_share.cuh"
-#include "cuda/chain.cuh"
+#include "attend/attend_turn.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace locks::cuda::attend_stage {
@@ -213,7 +213,7 @@ __device__ __forceinline__ void attend_one_leaf(const AttendParams& params) {
 template <class S>
 __global__ void __launch_bounds__(kLeafBlockThreads, S::kColumns == 1 ? 2 : 1)
     attend_leaf(const __grid_constant__ AttendParams params) {
-  in_turn(params, [&](int) { attend_one_leaf<S>(params); });
+  in_turn<true>(params, [&](int) { attend_one_leaf<S>(params); });
 }
 
 }  // namespace locks::cuda::attend_stage

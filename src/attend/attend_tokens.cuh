@@ -2,7 +2,6 @@
 #pragma once
 
 #include "attend/attend_cuda.h"
-#include "cuda/chain.cuh"
 
 namespace locks::cuda::attend_stage {
 
@@ -27,30 +26,6 @@ __device__ __forceinline__ bool is_whole(const AttendParams& params, int request
 
 __device__ __forceinline__ bool at_equal_distances(const AttendParams& params) {
   return params.keys.page_slots == nullptr && params.values.page_slots == nullptr;
-}
-
-/// What a block of attention does, between the kernels around it; `body` is told how many leaves it takes. That those
-/// kernels have ended when this one has is for the first block of each row to see to: others leave room as soon as they can,
-/// and at once if no row is long enough for them.
-template <class Body>
-__device__ __forceinline__ void in_turn(const AttendParams& params, const Body& body) {
-  const auto request = static_cast<int>(blockIdx.z);
-  const auto block = static_cast<int>(blockIdx.y);
-  const bool whole = is_whole(params, request);
-  const bool has_list = params.selected != nullptr && !whole;
-  const Cut& cut = params.partials.cut;
-  const int tokens = has_list ? params.listed_tokens : min(params.context_tokens[request], params.most_tokens);
-  const int row_leaves = has_list ? most_leaves(tokens, cut) : leaves_of(tokens, cut);
-  int leaves = params.partials.leaves_per_part;
-  if (leaves == 1 && !params.leaf_blocks && row_leaves > 0) {
-    leaves = leaves_per_block(leaf_tokens(tokens, cut), row_leaves, static_cast<int>(gridDim.x * gridDim.z),
-                              params.blocks_at_once);
-  }
-  if (block > 0 && block * leaves >= row_leaves) return;
-  if (!whole) wait_for_previous();
-  let_next_start();  // not before: completion's sums, if they are next, do not wait for what comes before this kernel
-  body(leaves);
-  if (block == 0 && is_whole(params, request)) wait_for_previous();
 }
 
 /// Rows of the cache of one KV head. Token t of the cache is token t % 16 of page t / 16.

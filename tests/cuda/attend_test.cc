@@ -270,17 +270,36 @@ TEST_F(CudaAttend, NeverUsesATokenOutsideTheMask) {
   }
 }
 
-/// Rows of one request, alone and among others: the same bits, though a block takes a leaf there and a group here.
+/// A type that has no kernel for few rows takes the other one, whose blocks have more leaves than one.
+TEST_F(CudaAttend, TakesFewLongRowsOfEveryType) {
+  for (const DType dtype : kTypes) {
+    for (const Lists lists : {Lists::kDense, Lists::kPerKvHead}) {
+      for (const std::vector<std::int32_t>& lengths :
+           {std::vector<std::int32_t>{8192}, std::vector<std::int32_t>{3000, 3100}}) {
+        AttendShape shape;
+        shape.dtype = dtype;
+        shape.kv_heads = 8;
+        shape.group = 1;
+        shape.lengths = lengths;
+        const AttendCase c(shape, lists);
+        DeviceCase device(c);
+        expect_close(device.run(), c, std::string(dtype_name(dtype)) + " of " + std::to_string(lengths[0]) + " tokens");
+      }
+    }
+  }
+}
+
+/// Rows of one request, alone and among others: the same bits, whether a block takes a leaf, some, or a group.
 TEST_F(CudaAttend, ARequestHasTheSameBitsInEveryBatch) {
   for (const Lists lists : {Lists::kDense, Lists::kPerKvHead}) {
-    for (const std::int32_t tokens : {1, 64, 500, 1000, 9000}) {
+    for (const std::int32_t tokens : {1, 64, 500, 1000, 3000, 9000}) {
       AttendShape shape;
-      shape.dtype = tokens % 3 == 1 ? DType::kBF16 : DType::kE4M3;
+      shape.dtype = tokens == 3000 ? DType::kF32 : tokens % 3 == 1 ? DType::kBF16 : DType::kE4M3;
       shape.lengths = {tokens};
       const AttendCase alone(shape, lists);
       DeviceCase device(alone);
       const std::vector<float> want = device.run_states();
-      for (const std::size_t others : {3U, 40U}) {
+      for (const std::size_t others : {3U, 15U, 40U}) {
         // The same cache, table and lists for a request in the middle of `others` copies of different lengths.
         std::vector<std::int32_t> lengths(others + 1);
         for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -379,7 +398,7 @@ TEST_P(CudaAttendWhole, HasTheBitsOfAllPagesListed) {
 INSTANTIATE_TEST_SUITE_P(All, CudaAttendWhole,
                          testing::Combine(testing::Values(DType::kBF16, DType::kE4M3, DType::kF32),
                                           testing::Values(Layout::kTokenMajor, Layout::kScattered),
-                                          testing::Values(2, 40),  // leaves of eight warps, and groups
+                                          testing::Values(2, 12, 40),  // leaves of eight warps, some leaves, and groups
                                           testing::Values(200, 1000)));
 
 /// Tokens attended in two calls, the second joining the first, are tokens attended in one.

@@ -235,3 +235,11 @@ def test_a_real_models_step_is_written_and_shown_again(tmp_path, locks):
     again = [*command, "--trace", str(tmp_path / "out" / "step.trace")]
     assert subprocess.run(again, capture_output=True, timeout=60).returncode == 0
     assert (tmp_path / "out" / "step.html").read_text(encoding="utf-8") == page
+
+
+@pytest.mark.parametrize("flags", (["--answer", "4"], ["--text", "a.txt"], ["--set", "budget_tokens=256"]))
+def test_what_is_for_a_new_trace_is_refused_beside_one(capsys, flags):
+    with pytest.raises(SystemExit) as caught:
+        inspect_step.parse(["--trace", "step.trace", *flags])
+    assert caught.value.code == 2
+    assert f"--trace shows what a file has, and {flags[0]} is for a new one" in capsys.readouterr().err

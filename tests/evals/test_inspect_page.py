@@ -36,7 +36,8 @@ def test_a_page_holds_the_trace_and_no_text_ends_its_script():
 
 def test_a_page_says_how_many_steps_it_has_no_room_for(monkeypatch):
     trace = made(steps=5)
-    monkeypatch.setattr(inspect_page, "MAX_BYTES", 2 * 2 * 3 * 3 * 10)  # steps, layers, lists, pages, bytes of arrays
+    layer = 3 * 3 * 10 + inspect_page.LAYER_BYTES  # lists, pages, bytes of arrays
+    monkeypatch.setattr(inspect_page, "MAX_BYTES", 2 * 2 * layer)  # steps, layers
     data = data_of(inspect_page.page(trace))
     assert len(data["steps"]) == 2
     assert data["facts"].endswith("Shown are the first 2 steps, which is as much as a browser opens")

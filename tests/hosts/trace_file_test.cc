@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <locale>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,6 +43,24 @@ class TraceFileTest : public testing::Test {
   TracedRow row_;
   std::vector<std::string> said_;
 };
+
+TEST_F(TraceFileTest, NumbersAreThoseOfJsonWhateverTheLocale) {
+  struct Grouped : std::numpunct<char> {
+    [[nodiscard]] char do_thousands_sep() const override { return '.'; }
+    [[nodiscard]] std::string do_grouping() const override { return "\3"; }
+    [[nodiscard]] char do_decimal_point() const override { return ','; }
+  };
+  const std::locale before = std::locale::global(std::locale(std::locale::classic(), new Grouped));
+  settings_.decode.select.budget_tokens = 2048;
+  {
+    TraceFile file(settings_, say());
+    file.append(row_);
+  }
+  std::locale::global(before);
+  for (const char* part : {"\"budget_tokens\": 2048, ", "\"completion\": 0.", "\"tokens\": 8192, "}) {
+    EXPECT_NE(written().find(part), std::string::npos) << part;
+  }
+}
 
 TEST_F(TraceFileTest, RecordsAreOnTheDiskAsSoonAsTheyAreAppended) {
   TraceFile file(settings_, say());
