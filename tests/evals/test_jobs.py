@@ -21,7 +21,8 @@ from results import load_results  # noqa: E402
 
 JOBS = 3
 INTERRUPTED = """
-import sys, threading
+import signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in a shell's background are started without it
 sys.path.insert(0, sys.argv[1])
 import pytest
 import fake_engine
@@ -113,7 +114,10 @@ def test_an_interruption_ends_all_jobs_and_leaves_no_caches(tmp_path):
             assert process.stdout.readline() == "answering\n"
         assert list((tmp_path / "out" / "caches").glob("*/*.npy"))
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130, process.stderr.read()
+        try:
+            assert process.wait(30) == 130, process.stderr.read()
+        finally:
+            process.kill()
     rows = lines_of(tmp_path)
     assert rows and all(row["method"] == "dense" and "failed" not in row for row in rows)
     assert not (tmp_path / "out" / "caches").exists()
