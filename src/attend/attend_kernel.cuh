@@ -10,6 +10,10 @@
 
 namespace locks::cuda::attend_stage {
 
+/// Whether blocks may take several leaves that have a partial state each: with f32 there are no registers for it.
+template <class S>
+inline constexpr bool kSeveralLeaves = S::kType != DType::kF32;
+
 /// `leaves`: that the block takes.
 template <class S>
 __device__ __forceinline__ void attend_leaves(const AttendParams& params, int leaves) {
@@ -91,7 +95,7 @@ __device__ __forceinline__ void attend_leaves(const AttendParams& params, int le
   const int head_threads = threads / S::kHeads;
   const int head = thread >> (__ffs(head_threads) - 1);
   float* const running_row = running + head * S::kStateStride;
-  const bool part_is_leaf = params.partials.leaves_per_part == 1;
+  const bool part_is_leaf = kSeveralLeaves<S> && params.partials.leaves_per_part == 1;
   std::int64_t slot = (std::int64_t{request} * params.query_heads + first_head + head) * params.partials.parts_per_row +
                       (part_is_leaf ? block * leaves : block);
   float running_max = kNoLogit;
@@ -179,10 +183,10 @@ __device__ __forceinline__ void attend_leaves(const AttendParams& params, int le
       }
       auto* const into = reinterpret_cast<float4*>(running_row + i);
       out = fold(*into, out, scales);
-      *into = ends_part ? float4{0.0F, 0.0F, 0.0F, 0.0F} : out;
+      *into = part_is_leaf ? float4{0.0F, 0.0F, 0.0F, 0.0F} : out;
       if (writes) *reinterpret_cast<float4*>(params.partials.out + slot * S::kHeadDim + i) = out;
     }
-    if (ends_part) {
+    if (part_is_leaf) {
       running_max = kNoLogit;
       running_sum = 0.0F;
       ++slot;
@@ -193,7 +197,7 @@ __device__ __forceinline__ void attend_leaves(const AttendParams& params, int le
 
 template <class S>
 __global__ void __launch_bounds__(32 * kMaxWarps, S::kBlocks) attend_kernel(const __grid_constant__ AttendParams params) {
-  in_turn<false>(params, [&](int leaves) { attend_leaves<S>(params, leaves); });
+  in_turn<!kSeveralLeaves<S>>(params, [&](int leaves) { attend_leaves<S>(params, leaves); });
 }
 
 template <class S>
@@ -213,7 +217,7 @@ void launch(AttendParams params, Stream stream) {
                                               params);
     }
   }
-  if (params.partials.leaves_per_part == 1) {
+  if (kSeveralLeaves<S> && params.partials.leaves_per_part == 1) {
     const Cut& cut = params.partials.cut;
     const auto rows = static_cast<int>(grid.x * grid.z);
     const bool listed = params.selected != nullptr;
