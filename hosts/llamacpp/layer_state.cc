@@ -1,5 +1,7 @@
 #include "layer_state.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -40,12 +42,16 @@ LayerState::LayerState(const AttentionNode& node, const Settings& settings, int 
       written_(static_cast<std::size_t>(num_pages)),
       verified_(PageMap::kMaxSequences) {
   const SummaryFormat& format = *settings.decode.format;
-  const std::int64_t bytes =
-      summary_bytes(format, geometry_.head_dim, geometry_.kv_heads, num_pages, settings.keeps_values());
-  memory_.reset(static_cast<std::byte*>(std::calloc(static_cast<std::size_t>(bytes), 1)));
-  if (memory_ == nullptr) throw std::bad_alloc();
+  const auto bytes = static_cast<std::size_t>(
+      summary_bytes(format, geometry_.head_dim, geometry_.kv_heads, num_pages, settings.keeps_values()));
+  // calloc() would write zeros over all of it wherever it takes memory that was freed before.
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  memory_ = {static_cast<std::byte*>(memory), Unmap{bytes}};
   summaries_ = make_store(format, geometry_.head_dim, geometry_.kv_heads, num_pages, settings.keeps_values(), memory_.get());
 }
+
+void LayerState::Unmap::operator()(std::byte* memory) const noexcept { munmap(memory, bytes); }
 
 LayerState::~LayerState() { reporter().free_memory(page_memory_, num_written_); }
 

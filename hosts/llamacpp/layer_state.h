@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -84,13 +83,14 @@ class LayerState {
     std::uint64_t epoch = 0;
     std::unique_ptr<Selector> selector;
   };
-  struct Free {
-    void operator()(std::byte* memory) const noexcept { std::free(memory); }
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* memory) const noexcept;
   };
   int index_;
   Geometry geometry_;
   PagedCache keys_;
-  std::unique_ptr<std::byte, Free> memory_;
+  std::unique_ptr<std::byte, Unmap> memory_;
   SummaryStore summaries_;
   Counters::Memory page_memory_;
   double share_of_f16_;

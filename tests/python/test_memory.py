@@ -34,5 +34,4 @@ def test_summaries_are_a_small_share_of_the_cache(plugin, prose, completion, mos
     pages = prose.start // 16
     assert counted["cache_bytes"] == pages * 30 * 2 * 16 * 3 * 64 * 2
     assert 0.8 * most < counted["summary_bytes"] / counted["cache_bytes"] <= most
-    # Less where the allocator has memory left that was freed before.
-    assert counted["summary_bytes"] / 2 < grown < counted["summary_bytes"] + BESIDE_SUMMARIES
+    assert 0.9 * counted["summary_bytes"] < grown < counted["summary_bytes"] + BESIDE_SUMMARIES
