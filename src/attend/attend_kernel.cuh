@@ -7,6 +7,7 @@
 
 #include "attend/attend_leaf.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/shared.cuh"
 
 namespace locks::cuda::attend_stage {
 
@@ -17,7 +18,7 @@ inline constexpr bool kSeveralLeaves = S::kType != DType::kF32;
 /// `leaves`: that the block takes.
 template <class S>
 __device__ __forceinline__ void attend_leaves(const AttendParams& params, int leaves) {
-  extern __shared__ __align__(16) std::byte shared[];
+  LOCKS_DYNAMIC_SHARED(std::byte, shared);
   using N = Numbers<S::kType>;
   const auto threads = static_cast<int>(blockDim.x);
   const auto thread = static_cast<int>(threadIdx.x);

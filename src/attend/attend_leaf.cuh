@@ -8,6 +8,8 @@
 #include "attend/attend_share.cuh"
 #include "attend/attend_turn.cuh"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/ptx.cuh"
+#include "cuda/shared.cuh"
 
 namespace locks::cuda::attend_stage {
 
@@ -29,12 +31,9 @@ struct LeafShared {
   static constexpr int bytes() { return kTiles + S::query_bytes() + static_cast<int>(sizeof(LeafShared)); }
 };
 
-/// The warps of a pair meet.
-__device__ __forceinline__ void meet(int barrier) { asm volatile("bar.sync %0, 64;" ::"r"(barrier) : "memory"); }
-
 template <class S>
 __device__ __forceinline__ void attend_one_leaf(const AttendParams& params) {
-  extern __shared__ __align__(16) std::byte shared[];
+  LOCKS_DYNAMIC_SHARED(std::byte, shared);
   using N = Numbers<S::kType>;
   const auto thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
@@ -104,7 +103,7 @@ __device__ __forceinline__ void attend_one_leaf(const AttendParams& params) {
       }
     }
   }
-  meet(1 + pair);
+  ptx::meet_of_two_warps(1 + pair);
   if (second) {
 #pragma unroll
     for (int column = 0; column < S::kColumns; ++column) {
@@ -142,7 +141,7 @@ __device__ __forceinline__ void attend_one_leaf(const AttendParams& params) {
       if (!second) notes.lane_sums[pair][column][i][lane] = state.sum[column][i];
     }
   }
-  meet(1 + pair);
+  ptx::meet_of_two_warps(1 + pair);
   if (second) {
 #pragma unroll
     for (int column = 0; column < S::kColumns; ++column) {

@@ -5,6 +5,7 @@
 
 #include "cuda/e4m3.cuh"
 #include "cuda/mma16.cuh"
+#include "cuda/ptx.cuh"
 #include "locks/types.h"
 
 namespace locks::cuda::attend_stage {
@@ -150,11 +151,6 @@ struct Numbers<DType::kF32> {
     std::uint32_t a[kParts][4];
   };
 
-  static __device__ __forceinline__ float load(std::uint32_t address) {
-    float value;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
-    return value;
-  }
   static __device__ __forceinline__ void set(Fragment& fragment, int i, float x, float y) {
     std::uint32_t parts[kParts];
     mma16::split(parts, x, y);
@@ -175,7 +171,7 @@ struct Numbers<DType::kF32> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const std::uint32_t address = of_lane + 64 * step + (i & 1) * 8 * kStride + (i >> 1) * 32;
-      set(fragment, i, load(address), load(address + 4));
+      set(fragment, i, ptx::load_shared(address), ptx::load_shared(address + 4));
     }
     return fragment;
   }
@@ -185,7 +181,7 @@ struct Numbers<DType::kF32> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const std::uint32_t address = of_lane + 64 * step + (i >> 1) * 8 * kStride + (i & 1) * 32;
-      set(fragment, i, load(address), load(address + kStride));
+      set(fragment, i, ptx::load_shared(address), ptx::load_shared(address + kStride));
     }
     return fragment;
   }

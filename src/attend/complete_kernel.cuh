@@ -6,7 +6,9 @@
 #include "cuda/chain.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/mma16.cuh"
 #include "cuda/pages.cuh"
+#include "cuda/shared.cuh"
 
 namespace locks::cuda::complete_kernels {
 
@@ -53,19 +55,6 @@ class Listed {
   unsigned mask_;
 };
 
-/// 16 bytes, if `at` is below `end`.
-__device__ __forceinline__ void copy_below(std::uint32_t shared, const std::byte* global, int at, int end) {
-  asm volatile(
-      "{\n"
-      "  .reg .pred wanted;\n"
-      "  setp.lt.s32 wanted, %2, %3;\n"
-      "  @wanted cp.async.cg.shared.global [%0], [%1], 16;\n"
-      "}"
-      :
-      : "r"(shared), "l"(global), "r"(at), "r"(end)
-      : "memory");
-}
-
 /// Asks for a warp's unit that begins with its `first`-th page, if it is one of `count`: four keys, then four values.
 template <FormatId kId, int kUnits>
 __device__ __forceinline__ void copy_unit(const Sums& args, const Notes& notes, std::byte* stages, int first, int count,
@@ -73,8 +62,7 @@ __device__ __forceinline__ void copy_unit(const Sums& args, const Notes& notes, 
   using Slot = Slots<kId, kUnits>;
   if (first < count) {
     const int own = 16 * lane;
-    const auto unit =
-        static_cast<std::uint32_t>(__cvta_generic_to_shared(stages + first / kUnitPages % kStages * Slot::kUnit + own));
+    const auto unit = mma16::shared_address(stages + first / kUnitPages % kStages * Slot::kUnit + own);
     ulonglong2 pages[kUnitPages];  // all at once: each switch from loads of shared memory to copies costs
 #pragma unroll
     for (int i = 0; i < kUnitPages; ++i) pages[i] = *reinterpret_cast<const ulonglong2*>(&notes.pages[first + i]);
@@ -85,10 +73,10 @@ __device__ __forceinline__ void copy_unit(const Sums& args, const Notes& notes, 
       const int key_end = first + i < count ? args.keys.copied_bytes : 0;
       const int value_end = first + i < count ? args.values.copied_bytes : 0;
 #pragma unroll
-      for (int at = 0; at < Slot::kKey; at += 512) copy_below(unit + i * Slot::kKey + at, key + at, own + at, key_end);
+      for (int at = 0; at < Slot::kKey; at += 512) ptx::copy_below(unit + i * Slot::kKey + at, key + at, own + at, key_end);
 #pragma unroll
       for (int at = 0; at < Slot::kValue; at += 512) {
-        copy_below(unit + kUnitPages * Slot::kKey + i * Slot::kValue + at, value + at, own + at, value_end);
+        ptx::copy_below(unit + kUnitPages * Slot::kKey + i * Slot::kValue + at, value + at, own + at, value_end);
       }
     }
   }
@@ -99,7 +87,7 @@ template <FormatId kId, int kUnits>
 __global__ void __launch_bounds__(32 * kMaxWarps, kResident<kId, kUnits>) sum_completion(const __grid_constant__ Sums args) {
   using Lane = RecordLane<kId, kUnits>;
   using Slot = Slots<kId, kUnits>;
-  extern __shared__ uint4 shared[];
+  LOCKS_DYNAMIC_SHARED(uint4, shared);
   auto& queries = *reinterpret_cast<SharedQueries<kUnits, kHeads>*>(shared);
   auto& places = *reinterpret_cast<Places*>(reinterpret_cast<std::byte*>(shared) + sizeof(queries));
   std::byte* const all_stages = reinterpret_cast<std::byte*>(shared) + sizeof(queries) + sizeof(places);

@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "attend/complete_state.cuh"
+#include "cuda/ptx.cuh"
 #include "cuda/record.cuh"
 
 namespace locks::cuda::complete_kernels {
@@ -16,22 +17,13 @@ constexpr int kUnitPages = 4;  // that a warp copies and adds together
 /// Weights may exceed 1 by this power of two before the reference moves: sums stay far from fp32's end.
 constexpr float kSlack = 8.0F;
 
-/// sums += a b, of 16 rows and a depth of 8.
-__device__ __forceinline__ void mma_bf16_k8(float (&sums)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-               : "r"(a0), "r"(a1), "r"(b));
-}
-
 /// The codes of a quarter in four bytes of a row; the last bit of each is 0.
 __device__ __forceinline__ std::uint32_t quarter(std::uint32_t bytes, int k) {
   return (k < 3 ? bytes : bytes >> 2) & (0x03030303U << shift_of_quarter(k));
 }
 /// Bytes i of two rows as the halves of a word, whose upper bytes are 0 because those bytes have no last bit.
 __device__ __forceinline__ std::uint32_t low_bytes(std::uint32_t first, std::uint32_t second, int i) {
-  std::uint32_t word;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(word) : "r"(first), "r"(second), "r"(0xC480 + 0x1111 * i));
-  return word;
+  return ptx::permute(first, second, 0xC480 + 0x1111 * i);
 }
 
 /// Byte i of two rows in the low bytes of the halves; the others are anything.
@@ -220,7 +212,7 @@ __device__ __forceinline__ void add_means(int g, int j, const RecordShape& shape
                                                bias + 0x00800080U * shift_of_quarter(2 * pair));
       const std::uint32_t lower = scaled_bytes(bytes_of(lower_first.words[i / 4], lower_second.words[i / 4], i % 4),
                                                bias + 0x00800080U * shift_of_quarter(2 * pair + 1));
-      mma_bf16_k8(state.values[2 * i + pair], upper, lower, b);
+      ptx::mma_bf16_k8(state.values[2 * i + pair], upper, lower, b);
     }
   }
 }

@@ -18,9 +18,4 @@ inline void check(cudaError_t status, const char* call, const std::source_locati
                   static_cast<int>(status));
 }
 
-/// After a launch.
-inline void check_launch(const char* kernel, const std::source_location place = std::source_location::current()) {
-  check(cudaGetLastError(), kernel, place);
-}
-
 }  // namespace locks::cuda

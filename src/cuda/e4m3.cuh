@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "cuda/ptx.cuh"
+
 namespace locks::cuda {
 
 /// Bytes 0 and 1 to two f16, the first in the low half.
@@ -17,7 +19,7 @@ __device__ __forceinline__ std::uint32_t e4m3_pair_to_f16(std::uint32_t bytes) {
   const std::uint32_t spread = __byte_perm(bytes, 0, 0x1404);
   const std::uint32_t magnitudes = spread >> 1 & kLargest;
   const std::uint32_t moved = (spread & 0x80008000U) | magnitudes | (__vcmpeq2(magnitudes, kLargest) & 0x7C007C00U);
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(moved), "r"(kTwoTo8));
+  pair = ptx::multiply_f16x2(moved, kTwoTo8);
 #endif
   return pair;
 }

@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "cuda/ptx.cuh"
+
 namespace locks::cuda {
 
 inline constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
@@ -12,16 +14,12 @@ inline constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 /// first: with large logits, rounding after a scaling by log2(e) would cost digits that the difference still has.
 __device__ __forceinline__ float exp_difference(float logit, float reference) {
   constexpr float kLog2E = 1.4426950408889634F;
-  float weight;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"(__fmul_rn(__fsub_rn(logit, reference), kLog2E)));
-  return weight;
+  return ptx::exp2(__fmul_rn(__fsub_rn(logit, reference), kLog2E));
 }
 
 /// 2^(logit - reference), of logits in units of log 2.
 __device__ __forceinline__ float exp2_difference(float logit, float reference) {
-  float weight;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"(__fsub_rn(logit, reference)));
-  return weight;
+  return ptx::exp2(__fsub_rn(logit, reference));
 }
 
 /// What the sums of two states are multiplied by when they meet. A state that saw nothing (-infinity, 0, 0...) changes

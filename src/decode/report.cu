@@ -1,4 +1,4 @@
-#include "cuda/check.h"
+#include "cuda/launch_kernel.cuh"
 #include "decode/report_cuda.h"
 
 namespace locks::cuda {
@@ -57,8 +57,8 @@ __global__ void report(const __grid_constant__ ReportArgs args) {
 }  // namespace
 
 void launch_report(const ReportArgs& args, Stream stream) {
-  report<<<static_cast<unsigned>(args.context_tokens.size()), 32, 0, stream>>>(args);
-  check_launch("report");
+  launch_kernel<report>({"report", Start::kAfterPrevious, static_cast<unsigned>(args.context_tokens.size()), 32, 0, stream},
+                        args);
 }
 
 }  // namespace locks::cuda

@@ -7,6 +7,7 @@
 #include "cuda/launch_kernel.cuh"
 #include "cuda/pages.cuh"
 #include "cuda/record.cuh"
+#include "cuda/shared.cuh"
 #include "score/score_launch.h"
 
 namespace locks::cuda::score_kernels {
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(32 * kWarps<kId, kTiles>, kUnits < 4 ? 2 : 1)
   using Lane = RecordLane<kId, kUnits>;
   constexpr int kHeads = 8 * kTiles;
   constexpr int kStage = kPagesAtOnce * Lane::kSlotBytes;
-  extern __shared__ uint4 shared[];
+  LOCKS_DYNAMIC_SHARED(uint4, shared);
   auto& queries = *reinterpret_cast<SharedQueries<kUnits, kHeads>*>(shared);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;

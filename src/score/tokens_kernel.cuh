@@ -6,6 +6,7 @@
 #include "cuda/launch_kernel.cuh"
 #include "cuda/pages.cuh"
 #include "cuda/record.cuh"
+#include "cuda/shared.cuh"
 #include "score/score_launch.h"
 
 namespace locks::cuda::score_kernels {
@@ -18,7 +19,7 @@ template <FormatId kId, int kUnits>
 __global__ void __launch_bounds__(32 * kTokenWarps, kTokenBlocks) score_tokens(const __grid_constant__ TokenScores args) {
   using Lane = RecordLane<kId, kUnits>;
   constexpr int kSlot = Lane::kSlotBytes;
-  extern __shared__ uint4 shared[];
+  LOCKS_DYNAMIC_SHARED(uint4, shared);
   auto& queries = *reinterpret_cast<SharedQueries<kUnits, kTokenHeads>*>(shared);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;

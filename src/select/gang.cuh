@@ -2,6 +2,7 @@
 // same time, and wait for each other within the kernel. Before that a list has one thread block.
 #pragma once
 
+#include "cuda/shared.cuh"
 #include "select/select_launch.h"
 
 namespace locks::cuda::select_kernels {
@@ -23,12 +24,8 @@ __device__ __forceinline__ void share_out(int count, const Body& body) {
 
 template <class T>
 [[nodiscard]] __device__ inline T* dynamic_shared() {
-#ifdef LOCKS_EMULATED
-  return reinterpret_cast<T*>(emulator::dynamic_shared());
-#else
-  extern __shared__ uint4 memory[];
+  LOCKS_DYNAMIC_SHARED(uint4, memory);
   return reinterpret_cast<T*>(memory);
-#endif
 }
 
 /// Which list this thread block works for, and on which of its blocks of pages. Grid: gangs, one a list; requests.

@@ -40,13 +40,13 @@ __device__ __forceinline__ void project(const float* weights, int rank, const Pi
   for (int step = 0; step < kHeadDim / 16; ++step) {
     std::uint32_t seen[4];
     std::uint32_t rest[4];
-    load_transposed(address_of(pieces, step, 0), seen);
-    load_transposed(address_of(pieces, step, 1), rest);
+    mma16::load_transposed(seen, address_of(pieces, step, 0));
+    mma16::load_transposed(rest, address_of(pieces, step, 1));
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-      mma_f16(sums, a[0], a[1], a[2], a[3], rest[2 * n], rest[2 * n + 1]);
-      mma_f16(sums, a[0], a[1], a[2], a[3], seen[2 * n], seen[2 * n + 1]);
+      ptx::mma_f16(sums, a[0], a[1], a[2], a[3], rest[2 * n], rest[2 * n + 1]);
+      ptx::mma_f16(sums, a[0], a[1], a[2], a[3], seen[2 * n], seen[2 * n + 1]);
       row.x[2 * step + n][0] = sums[0] + sums[2];
       row.x[2 * step + n][1] = sums[1] + sums[3];
     }
@@ -78,7 +78,7 @@ __device__ __forceinline__ float quantise_basis(const Args& args, int rank, floa
   const bool four_bits = (args.four_bit_quads >> rank / 4 & 1U) != 0;
   const float half = four_bits ? 8.0F : 2.0F;
   float step = four_bits ? args.step4 : args.step2;
-  float inverse = reciprocal(step);
+  float inverse = ptx::reciprocal(step);
   if (args.basis_has_scales) {
     float largest = 0.0F;
 #pragma unroll
@@ -99,7 +99,7 @@ __device__ __forceinline__ float quantise_basis(const Args& args, int rank, floa
       const Code first = code_of(row.x[n][0]);
       const Code second = code_of(row.x[n][1]);
       basis.codes[n] = __byte_perm(first.bits, second.bits, 0x5410);
-      basis.meanings[n] = pack_halves(first.meaning, second.meaning);
+      basis.meanings[n] = ptx::pack_f16(first.meaning, second.meaning);
     }
   };
   if (args.basis_has_scales) {
@@ -150,13 +150,13 @@ __device__ __forceinline__ void multiply_by_basis(const PieceAddresses<kHeadDim>
   for (int step = 0; step < kHeadDim / 16; ++step) {
     std::uint32_t seen[4];
     std::uint32_t rest[4];
-    load_matrices(address_of(pieces, step, 0), seen);
-    load_matrices(address_of(pieces, step, 1), rest);
+    mma16::load_matrices(seen, address_of(pieces, step, 0));
+    mma16::load_matrices(rest, address_of(pieces, step, 1));
     const std::uint32_t low = basis.meanings[2 * step];
     const std::uint32_t high = basis.meanings[2 * step + 1];
-    mma_f16(sums, seen[0], seen[1], seen[2], seen[3], low, high);
-    mma_f16(rests, rest[0], rest[1], rest[2], rest[3], low, high);
-    mma_f16(squares, before.meanings[2 * step], low, before.meanings[2 * step + 1], high, low, high);
+    ptx::mma_f16(sums, seen[0], seen[1], seen[2], seen[3], low, high);
+    ptx::mma_f16(rests, rest[0], rest[1], rest[2], rest[3], low, high);
+    ptx::mma_f16(squares, before.meanings[2 * step], low, before.meanings[2 * step + 1], high, low, high);
   }
   const int g = lane / 4;
 #pragma unroll

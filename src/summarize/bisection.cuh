@@ -42,7 +42,7 @@ __device__ __forceinline__ float bisect(const Tridiagonal& t, int order, int lan
 #pragma unroll
   for (int i = 0; i + 1 < kPageTokens; ++i) squares[i] *= squares[i];
   float low = kLowest;
-  float width = 16.0123456F * reciprocal(static_cast<float>(order + 1));  // no more can be as large
+  float width = 16.0123456F * ptx::reciprocal(static_cast<float>(order + 1));  // no more can be as large
   const auto part = static_cast<float>(lane % 4 + 1);
   const int wanted = kPageTokens - order;
 #pragma unroll 1
@@ -71,7 +71,7 @@ __device__ __forceinline__ float twisted_vector(const Tridiagonal& t, float valu
   pivots[0] = pivot(diagonal[0]);
 #pragma unroll
   for (int i = 0; i < kLast; ++i) {
-    factors[i] = below[i] * reciprocal(pivots[i]);
+    factors[i] = below[i] * ptx::reciprocal(pivots[i]);
     diagonal[i + 1] -= value;
     pivots[i + 1] = pivot(fmaf(-factors[i], below[i], diagonal[i + 1]));
   }

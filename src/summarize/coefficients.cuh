@@ -20,7 +20,7 @@ template <int kRank>
 __device__ __forceinline__ void solve(float (&column)[kRank], int lane, float* out, int stride) {
 #pragma unroll
   for (int k = 0; k < kRank; ++k) {
-    const float pivot = column[k] * reciprocal(__shfl_sync(kAll, column[k], k));
+    const float pivot = column[k] * ptx::reciprocal(__shfl_sync(kAll, column[k], k));
 #pragma unroll
     for (int r = 0; r < kRank; ++r) {
       if (r != k) column[r] = fmaf(-__shfl_sync(kAll, column[r], k), pivot, column[r]);

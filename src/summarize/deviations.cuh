@@ -122,8 +122,8 @@ __device__ __forceinline__ void store_deviations_and_gram(const PageFragment<kHe
   store_deviations(page, down, mean, lane, deviations, [&](const std::uint32_t(&seen)[4], const std::uint32_t(&rest)[4]) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      mma_f16(high[n], seen[0], seen[1], seen[2], seen[3], seen[n], seen[n + 2]);
-      mma_f16(mixed[n], seen[0], seen[1], seen[2], seen[3], rest[n], rest[n + 2]);
+      ptx::mma_f16(high[n], seen[0], seen[1], seen[2], seen[3], seen[n], seen[n + 2]);
+      ptx::mma_f16(mixed[n], seen[0], seen[1], seen[2], seen[3], rest[n], rest[n + 2]);
     }
   });
 #pragma unroll

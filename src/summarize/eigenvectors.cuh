@@ -22,8 +22,8 @@ constexpr float kNegligibleValue = 1e-6F;
 __device__ __forceinline__ bool any_close(const float (&x)[4], const float (&y)[4], unsigned mine, unsigned others,
                                           bool same, int lane) {
   float cosines[4] = {};
-  mma_tf32(cosines, x[0], 0.0F, x[1], 0.0F, y[0], y[1]);
-  mma_tf32(cosines, x[2], 0.0F, x[3], 0.0F, y[2], y[3]);
+  ptx::mma_tf32(cosines, x[0], 0.0F, x[1], 0.0F, y[0], y[1]);
+  ptx::mma_tf32(cosines, x[2], 0.0F, x[3], 0.0F, y[2], y[3]);
   bool close = false;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ bool separate_eigenvectors(const Tridiagonal& t, int 
     const float residual = twisted_vector(t, value, lane, vectors + first * kVectorStride, x);
     const float length2 = sum_of_four(dot(x, x));
     reflect_back(t, lane, x);
-    const float inverse_length = reciprocal_root(length2);
+    const float inverse_length = ptx::reciprocal_root(length2);
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] *= inverse_length;
     store_vector(x, 1.0F, place, rank, lane, vectors);

@@ -36,7 +36,7 @@ __device__ __forceinline__ void pivoted_cholesky(const float* gram, int lane, fl
   const int first = lane / kPageTokens * 8;
   float diagonal = 2.0F * gram[row * kGramStride + row];
   const float trace = 0.5F * sum_of_warp(diagonal);
-  const float inverse = trace > kVanishing ? reciprocal(trace) : 0.0F;
+  const float inverse = trace > kVanishing ? ptx::reciprocal(trace) : 0.0F;
   diagonal *= inverse;
   float left[8];
 #pragma unroll
@@ -62,8 +62,8 @@ __device__ __forceinline__ void pivoted_cholesky(const float* gram, int lane, fl
     const float own = open ? chosen_row[row] : 0.0F;
     const float4 low = *reinterpret_cast<const float4*>(chosen_row + first);
     const float4 high = *reinterpret_cast<const float4*>(chosen_row + first + 4);
-    const float element = own * reciprocal_root(pivot);
-    const float share = own * reciprocal(pivot);
+    const float element = own * ptx::reciprocal_root(pivot);
+    const float share = own * ptx::reciprocal(pivot);
     left[0] = fmaf(-share, low.x, left[0]);
     left[1] = fmaf(-share, low.y, left[1]);
     left[2] = fmaf(-share, low.z, left[2]);
@@ -96,9 +96,9 @@ __device__ __forceinline__ void rotate_columns(Columns& c) {
   const float product = dot_of_columns(c.a, c.b);
   const float gap = c.energy_b - c.energy_a;
   // Twice the angle has the tangent 2 product / gap, so that the angle is at most an eighth of a turn.
-  const float inverse_length = reciprocal_root(fmaf(gap, gap, fmaf(4.0F * product, product, kNothing)));
+  const float inverse_length = ptx::reciprocal_root(fmaf(gap, gap, fmaf(4.0F * product, product, kNothing)));
   const float cosine2 = fmaf(0.5F * fabsf(gap), inverse_length, 0.5F);
-  const float inverse_cosine = reciprocal_root(cosine2);
+  const float inverse_cosine = ptx::reciprocal_root(cosine2);
   const float cosine = cosine2 * inverse_cosine;
   const float sine = copysignf(1.0F, gap) * product * inverse_length * inverse_cosine;
   const float tangent = sine * inverse_cosine;
@@ -184,7 +184,7 @@ __device__ __forceinline__ void store_vector(const float (&x)[4], float energy, 
   }
   largest = max(largest, __shfl_xor_sync(kAll, largest, 1));
   largest = max(largest, __shfl_xor_sync(kAll, largest, 2));
-  float factor = energy > kVanishing ? reciprocal_root(energy) : 0.0F;
+  float factor = energy > kVanishing ? ptx::reciprocal_root(energy) : 0.0F;
   factor = (largest & 1U) != 0 ? -factor : factor;
   if (place >= rank) return;
   *reinterpret_cast<float4*>(vectors + place * kVectorStride + first) =

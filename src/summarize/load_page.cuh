@@ -87,15 +87,9 @@ template <bool kBf16>
 __device__ __forceinline__ void mma_16_bits(float (&sums)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                                             std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
   if constexpr (kBf16) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    ptx::mma_bf16(sums, a0, a1, a2, a3, b0, b1, sums);
   } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    ptx::mma_f16(sums, a0, a1, a2, a3, b0, b1);
   }
 }
 
@@ -257,7 +251,7 @@ __device__ __forceinline__ void load_16_bit_page(const std::byte* const (&rows)[
           page.x[r][j][i] = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
         } else {
           const auto half = static_cast<unsigned short>(i % 2 == 0 ? pair : pair >> 16);
-          asm("cvt.f32.f16 %0, %1;" : "=f"(page.x[r][j][i]) : "h"(half));
+          page.x[r][j][i] = ptx::f16_to_float(half);
         }
       }
     }
@@ -309,9 +303,7 @@ __device__ __forceinline__ bool load_page(const CacheRows& cache, int page_numbe
 #pragma unroll
     for (int j = 0; j < kChunks<kHeadDim>; ++j) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        asm("max.NaN.f32 %0, %0, %1;" : "+f"(most) : "f"(fabsf(page.x[r][j][i])));
-      }
+      for (int i = 0; i < 8; ++i) most = ptx::max_nan(most, fabsf(page.x[r][j][i]));
     }
   }
   most = largest_of_warp(most) * unit;

@@ -39,7 +39,7 @@ __device__ __forceinline__ StoredStep stored_step(float step, const Scale& scale
   StoredStep stored;
   stored.bits = finite_bf16(step * scale.up[0] * scale.up[1]);
   stored.scaled = __uint_as_float(stored.bits << 16) * scale.down[0] * scale.down[1];
-  stored.inverse = stored.scaled > 1e-30F ? reciprocal(stored.scaled) : 0.0F;
+  stored.inverse = stored.scaled > 1e-30F ? ptx::reciprocal(stored.scaled) : 0.0F;
   return stored;
 }
 

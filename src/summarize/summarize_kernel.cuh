@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/check.h"
+#include "cuda/launch_kernel.cuh"
+#include "cuda/shared.cuh"
 #include "summarize/basis.cuh"
 #include "summarize/coefficients.cuh"
 #include "summarize/eigenvectors.cuh"
@@ -139,7 +140,7 @@ __device__ __forceinline__ void store_directions(const Args& args, const Memory&
     const float energy = energy_of(row);
     most = fmaxf(most, largest_of_warp(energy));
     const bool kept = energy > kNullEnergy * most;
-    const float inverse_length = kept ? reciprocal_root(energy) : 0.0F;
+    const float inverse_length = kept ? ptx::reciprocal_root(energy) : 0.0F;
     const int rank = first + lane / 4;
     const BasisRow<kHeadDim> before = basis;
     const float step = quantise_basis(args, rank, inverse_length, lane, row, basis, at.record);
@@ -229,7 +230,7 @@ inline constexpr int kMostRegisters = kHeadDim == 64    ? 128
 template <int kHeadDim>
 __global__ void __maxnreg__(kMostRegisters<kHeadDim>)
     summarize_kernel(const __grid_constant__ Args args, const __grid_constant__ Room room) {
-  extern __shared__ float4 shared[];
+  LOCKS_DYNAMIC_SHARED(float4, shared);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const unsigned item = blockIdx.x * kRecordsPerBlock + warp;
@@ -270,8 +271,9 @@ void launch(const Args& args, CUstream_st* stream) {
   const int bytes = kRecordsPerBlock * room.bytes;
   check(cudaFuncSetAttribute(summarize_kernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "cudaFuncSetAttribute");
-  summarize_kernel<kHeadDim><<<blocks, 32 * kRecordsPerBlock, bytes, stream>>>(args, room);
-  check_launch("summarize_kernel");
+  launch_kernel<summarize_kernel<kHeadDim>>(
+      {"summarize_kernel", Start::kAfterPrevious, blocks, 32 * kRecordsPerBlock, static_cast<std::size_t>(bytes), stream},
+      args, room);
 }
 
 }  // namespace locks::cuda::summarize_stage

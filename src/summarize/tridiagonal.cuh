@@ -75,8 +75,8 @@ __device__ __forceinline__ void eliminate_two(float (&a)[8], int k, int lane, Tr
     product += __shfl_xor_sync(kAll, product, kPageTokens);
     const float next = __shfl_sync(kAll, a[step], row + (step == 0 ? kPageTokens : 0));  // of column k + 1
     const bool some = norm2 > kVanishing;
-    const float norm = some ? norm2 * reciprocal_root(norm2) : 0.0F;
-    const float factor = some ? reciprocal(fmaf(norm, fabsf(first), norm2)) : 0.0F;
+    const float norm = some ? norm2 * ptx::reciprocal_root(norm2) : 0.0F;
+    const float factor = some ? ptx::reciprocal(fmaf(norm, fabsf(first), norm2)) : 0.0F;
     const float alpha = first > 0.0F ? -norm : norm;
     product = open ? fmaf(-alpha, next, product) : 0.0F;
     own_v = row == k + 1 ? first - alpha : own_v;
@@ -110,7 +110,7 @@ __device__ __forceinline__ bool tridiagonalise(const float* gram, int lane, Trid
   const int half = lane / kPageTokens;
   const float trace = sum_of_warp(gram[row * kGramStride + row]);  // half of the trace, twice
   if (!__any_sync(kAll, trace > kVanishing)) return false;         // a vote, or the compiler takes it that lanes part here
-  const float scale = 16.0F * reciprocal(trace);
+  const float scale = 16.0F * ptx::reciprocal(trace);
   float a[8];
 #pragma unroll
   for (int j = 0; j < 8; ++j) {

@@ -1,5 +1,5 @@
-// The selection's kernels on the CPU (emulator.h): what they compute is tested without a GPU too.
-#include "emulator.h"
+// The selection's kernels on the CPU (emulated/emulator.h): what they compute is tested without a GPU too.
+#include "emulated/emulator.h"
 
 #include "rank_case.h"
 #include "select/kernels.cuh"
@@ -37,9 +37,9 @@ void select(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const auto& buffers = lists.buffers;
   const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, most);
   const kernels::TokensMemory tokens(lists.heads, parts, buffers.capacity, buffers.max_pages, most);
-  cuda::emulator::launch(x, y, gang, kThreads, pages.bytes, [&] { kernels::choose_pages<false>(lists, pages); });
+  cuda::emulator::launch({x, y}, gang, kThreads, pages.bytes, [&] { kernels::choose_pages<false>(lists, pages); });
   const int token_gang = tokens.keeps_candidates ? gang : 1;  // the workspace is no memory of a cluster's
-  cuda::emulator::launch(static_cast<unsigned>(args.num_lists * token_gang), y, token_gang, kThreads, tokens.bytes,
+  cuda::emulator::launch({static_cast<unsigned>(args.num_lists * token_gang), y}, token_gang, kThreads, tokens.bytes,
                          [&] { kernels::choose_tokens(lists, tokens, true); });
 }
 
@@ -47,7 +47,7 @@ void rank(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const kernels::Lists lists = kernels::checked(args);
   const auto& buffers = lists.buffers;
   const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, most);
-  cuda::emulator::launch(static_cast<unsigned>(args.num_lists * gang), static_cast<unsigned>(lists.requests()), gang,
+  cuda::emulator::launch({static_cast<unsigned>(args.num_lists * gang), static_cast<unsigned>(lists.requests())}, gang,
                          kThreads, pages.bytes, [&] { kernels::choose_pages<true>(lists, pages); });
 }
 
