@@ -47,6 +47,7 @@ def test_what_is_allowed_is_no_fault(tmp_path):
         "src/score/score.cc": '#include "locks/score.h"\n#include "cpu/check.h"\n#include "score/query.h"\n',
         "src/decode/decode.cc": '#include "locks/attend.h"\n#include "locks/score.h"\n',
         "hosts/llamacpp/host.cc": "#include <ggml.h>\n",
+        "tests/cuda/emulated/CMakeLists.txt": "target_compile_options(emulated PRIVATE -mf" "ma)\n",
         "tools/setup.sh": "rm -rf .venv  # -m venv\n",
     }
     for name, text in allowed.items():
