@@ -246,13 +246,25 @@ CudaCase whole_pages_case(const Shape& shape, const SummaryFormat& format) {
           }};
 }
 
+double completed_bytes(const Shape& shape) {
+  return 0.1 * shape.records() * (record_layout(kGraded8, 128).record_bytes + value_layout(kGraded8, 128).record_bytes);
+}
+
+CudaCase completed_pages_case(const Shape& shape) {
+  return {"cuda.decode.completed." + shape.text(), "whole step, 2048 tokens in whole pages, completion of 10 %", [=] {
+            DecodeConfig config;
+            config.select.part_tokens = kPageTokens;
+            config.select.budget_tokens = 2048;
+            const double bytes = score_bytes(shape, kGraded8) + attend_bytes(shape, 2048) + completed_bytes(shape);
+            const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
+            return CudaResult{layer.decode_us(config), bytes, read_us(bytes), layer.dense_us()};
+          }};
+}
+
 CudaCase default_case(const Shape& shape) {
   return {"cuda.decode." + shape.text(), "whole step as it is by default: parts, 512 tokens, completion of 10 %", [=] {
             const DecodeConfig config;
-            const double completed = 0.1 * shape.records();
-            const double bytes =
-                score_bytes(shape, kGraded8) + attend_bytes(shape, 512) +
-                completed * (record_layout(kGraded8, 128).record_bytes + value_layout(kGraded8, 128).record_bytes);
+            const double bytes = score_bytes(shape, kGraded8) + attend_bytes(shape, 512) + completed_bytes(shape);
             const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
             return CudaResult{layer.decode_us(config), bytes, read_us(bytes), layer.dense_us()};
           }};
@@ -337,7 +349,10 @@ std::vector<CudaCase> cuda_cases() {
   for (const int context : {kMega / 8, kMega / 4, kMega / 2, kMega}) {
     cases.push_back(whole_pages_case({4, 8, 1, context}, kGraded8));
   }
-  for (const int context : {kMega / 8, kMega / 4, kMega / 2, kMega}) cases.push_back(default_case({4, 8, 1, context}));
+  for (const int context : {kMega / 8, kMega / 4, kMega / 2, kMega}) {
+    cases.push_back(completed_pages_case({4, 8, 1, context}));
+    cases.push_back(default_case({4, 8, 1, context}));
+  }
   for (const Shape& shape : {Shape{8, 4, 1, 1024}, Shape{8, 4, 1, 4096}, Shape{8, 4, 1, 8192}, Shape{8, 4, 1, 16384},
                              Shape{8, 4, 1, 32768}, Shape{8, 4, 4, 2048}, Shape{8, 4, 4, 4096}, Shape{8, 4, 4, 8192}}) {
     cases.push_back(default_case(shape));
@@ -352,8 +367,10 @@ std::vector<CudaCase> cuda_cases() {
     cases.push_back(oracle_case(shape, 4));
   }
   cases.push_back(whole_pages_case({8, 4, 4, kMega / 8}, kGraded8));
+  cases.push_back(completed_pages_case({8, 4, 4, kMega / 8}));
   cases.push_back(default_case({8, 4, 4, kMega / 8}));
   cases.push_back(whole_pages_case({8, 4, 64, kMega / 32}, kGraded8));
+  cases.push_back(completed_pages_case({8, 4, 64, kMega / 32}));
   cases.push_back(default_case({8, 4, 64, kMega / 32}));
   cases.push_back(dense_case({4, 8, 1, kMega / 8}));
   cases.push_back(dense_case({4, 8, 1, kMega}));

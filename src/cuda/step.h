@@ -14,9 +14,10 @@ struct StepPages {
 void score_in_step(const ScoreArgs& args, const StepPages& pages, Stream stream);
 /// Contexts of at most `whole_tokens` tokens have no candidates.
 void score_tokens_in_step(const TokenScoreArgs& args, int whole_tokens, Stream stream);
-/// The candidates; with whole pages, the selection.
-void select_pages_in_step(const SelectArgs& args, Stream stream);
-/// The selection, if it is by parts; and if the rest is wanted, what is skipped and the pages that stand in for it.
+/// The candidates; with whole pages, the selection, and if the rest is wanted, what is skipped and the pages that stand in
+/// for it.
+void select_pages_in_step(const SelectArgs& args, bool wants_rest, Stream stream);
+/// The same of parts; of whole pages nothing is left.
 void select_tokens_in_step(const SelectArgs& args, bool wants_rest, Stream stream);
 
 /// Contexts of at most `whole_tokens` tokens are attended whole, without a look at their lists: that begins while the

@@ -162,14 +162,15 @@ class Step {
       choose_scored(select, parts, wants_coverage);
       return attend_in_step(attended, most_whole(plan_), nullptr, states(), out, stream_);
     }
-    select_pages_in_step(select, stream_);
+    const bool completes = buffers_.completed.shape[2] > 0;
+    const bool wants_rest = completes || wants_coverage;
+    select_pages_in_step(select, wants_rest, stream_);
     if (parts) {
       score_tokens_in_step({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.candidates,
                             select.num_candidates, first_requests(buffers_.logits, requests)},
                            most_whole(plan_), stream_);
     }
-    const bool completes = buffers_.completed.shape[2] > 0;
-    select_tokens_in_step(select, completes || wants_coverage, stream_);
+    select_tokens_in_step(select, wants_rest, stream_);
     const CompletionArgs completion{plan_.geometry(),
                                     inputs_.queries,
                                     inputs_.summaries,
@@ -216,7 +217,7 @@ class Step {
       select.log_mass.shape[1] = lists_;
       return rank_pages(select, Start::kEarly, stream_);
     }
-    select_pages_in_step(select, stream_);
+    select_pages_in_step(select, wants_coverage, stream_);
     // No kernel between the two makes the second one wait for the candidates.
     if (parts) return select_tokens(select, stream_);
     select_tokens_in_step(select, wants_coverage, stream_);

@@ -1,10 +1,11 @@
-// The two kernels of a selection. Grid of both: gangs, one a list; requests.
+// The two kernels of a selection; whole pages need only the first. Grid of both: gangs, one a list; requests.
 #pragma once
 
 #include "cuda/chain.cuh"
 #include "select/completion.cuh"
 #include "select/memory.cuh"
 #include "select/shares.cuh"
+#include "select/whole_pages.cuh"
 
 namespace locks::cuda::select_kernels {
 namespace {  // the emulated kernels of a test are others than the library's
@@ -12,7 +13,7 @@ namespace {  // the emulated kernels of a test are others than the library's
 /// The candidates; with whole pages, the selection. They are few: a thread a word.
 __device__ inline void write_candidates(const Lists& lists, const Gang& gang, const Marks& marks, int* scratch) {
   const SelectArgs& args = lists.args;
-  const bool whole = args.config.part_tokens == kPageTokens;
+  const bool whole = lists.selects_pages();
   std::int32_t* const candidates = &args.candidates(gang.request, gang.list, 0);
   SelectedPage* const selected = &args.selected(gang.request, gang.list, 0);
   const int num_words = (gang.num_pages + 31) / 32;
@@ -38,11 +39,11 @@ __device__ inline void write_candidates(const Lists& lists, const Gang& gang, co
   if (args.num_attended.data != nullptr) args.num_attended(gang.request, gang.list) = args.always_entries + before;
 }
 
-/// Step 1, and the pages of the completion. `kRanks`: scores are compared as they are, a list has one row of them, and
-/// nothing is completed.
+/// Step 1, and the pages of the completion; with whole pages, if the rest is wanted, steps 3 and 4 too. `kRanks`: scores are
+/// compared as they are, a list has one row of them, and nothing is completed.
 template <bool kRanks>
 __global__ void __launch_bounds__(kMostThreads, 1)
-    choose_pages(const __grid_constant__ Lists lists, const __grid_constant__ PagesMemory memory) {
+    choose_pages(const __grid_constant__ Lists lists, const __grid_constant__ PagesMemory memory, bool wants_rest) {
   auto* const shared = dynamic_shared<std::byte>();
   __shared__ int scratch[kMostThreads / 32];
   const Gang gang(lists);
@@ -118,32 +119,48 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   // The last block decides about the completion, if there is one besides the first.
   const int other = gang.size() - 1;
   const int num_words = (gang.num_pages + 31) / 32;
-  int of = other > 0 && gang.rank > 0 ? kCompletion : kCandidates;
+  if (other > 0) {
+    mark<2>(counts.found, kCandidates, share, first_page, pages, {marks.of(gang, 0), marks.of(gang, other)});
+    gang.sync();
+    if (gang.rank > 0 && gang.rank < other) return;
+  }
+  int of = gang.rank > 0 ? kCompletion : kCandidates;
   const int last = other > 0 ? of : kCompletion;
 #pragma unroll 1
-  for (; of <= last; ++of) {
-    if (other > 0) {
-      mark<2>(counts.found, kCandidates, share, first_page, pages, {marks.of(gang, 0), marks.of(gang, other)});
-      gang.sync();
-      if (gang.rank > 0 && gang.rank < other) return;
-    } else {
+  for (;; ++of) {
+    if (other == 0) {
       mark<1>(counts.found, of, share, first_page, pages, {marks});
       __syncthreads();
     }
     take_members(counts.found[of], marks, num_words, scratch, counts.buckets);
     if (of == kCandidates) {
       write_candidates(lists, gang, marks, scratch);
-    } else {
+    } else if (!lists.selects_pages()) {
       keep_completed(lists, gang, marks);
     }
-    if (of == last) return;
+    if (of == last) break;
     __syncthreads();
     if (threadIdx.x == 0) marks.num_members() = 0;
     __syncthreads();
   }
+  if constexpr (!kRanks) {
+    if (!wants_rest || !lists.selects_pages()) return;
+    gang.sync();  // the selection can be read
+    const int count = __ldcg(&lists.args.num_candidates(gang.request, gang.list));
+    if (gang.rank == 0) {
+      auto* const words = memory.keeps_selected ? reinterpret_cast<std::uint32_t*>(shared + memory.selected)
+                                                : lists.buffers.candidate_words +
+                                                      lists.list_at(gang.request, gang.list) * lists.words_of_candidates();
+      sum_unselected(lists, gang, count, words);
+    }
+    if (gang.rank == other && lists.args.completed.shape[2] > 0) {
+      // Marks made anew, or they cost a register that there is not.
+      write_next_best(lists, gang, count, Marks(shared + memory.marks, lists.buffers.max_pages), scratch);
+    }
+  }
 }
 
-/// Steps 2 to 4. `wants_rest`: more than the selection.
+/// Steps 2 to 4, if parts are selected. `wants_rest`: more than the selection.
 __global__ void __launch_bounds__(kMostThreads, 1)
     choose_tokens(const __grid_constant__ Lists lists, const __grid_constant__ TokensMemory memory, bool wants_rest) {
   auto* const shared = dynamic_shared<std::byte>();
@@ -151,11 +168,10 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   const Gang gang(lists);
   let_next_start();
   if (gang.num_blocks() == 0) return only_first_block_waits();
-  // With parts the kernel in front scores the candidates' tokens, and lets this one start when choose_pages has ended. So
-  // much of it as choose_pages has written, past the first-level cache, can be read without waiting.
+  // The kernel in front scores the candidates' tokens, and lets this one start when choose_pages has ended. What that one
+  // has written can be read without waiting, past the first-level cache.
   const int log2_parts = __clz(lists.args.config.part_tokens) - __clz(kPageTokens);
   const int parts = 1 << log2_parts;
-  if (parts == 1) wait_for_previous();
   const int heads = lists.heads;
   const int capacity = lists.buffers.capacity;
   const std::int64_t at = lists.list_at(gang.request, gang.list);
@@ -175,20 +191,18 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   gang.sync();  // every block runs: its memory can be written
   const Candidates first(gang.size() > 1 ? gang.at(words, 0) : words, capacity, parts, heads);
   choice.weigh_pages(first);
-  if (parts > 1) {
-    wait_for_previous();
-    choice.weigh_parts(first);
-  }
+  wait_for_previous();
+  choice.weigh_parts(first);
   gang.sync();
   if (gang.rank == 0) {
     choice.combine();
-    if (parts > 1) choice.choose(scratch, counts);
+    choice.choose(scratch, counts);
   }
   gang.sync();
   // The first block sums, the next one writes the selection, the others the completion: as far as there are others.
   const int last = gang.size() - 1;
   if (gang.rank == 0 && wants_rest) choice.sum_skipped();
-  if (gang.rank == min(1, last) && parts > 1) choice.write(scratch);
+  if (gang.rank == min(1, last)) choice.write(scratch);
   const int completing = min(2, last);
   if (completes && gang.rank >= completing) {
     write_completion(lists, gang, choice, completing, taken, reinterpret_cast<std::int32_t*>(shared + memory.before),

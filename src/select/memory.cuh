@@ -25,19 +25,27 @@ class Layout {
 };
 
 /// Of choose_pages. Whoever can keep the masses of all its blocks of pages does, and their shares; with less memory they are
-/// weighed twice, a round at a time, and the shares go to the workspace.
+/// weighed twice, a round at a time, and the shares go to the workspace. With whole pages what is kept of the selected ones
+/// (candidate_words(), otherwise 0) goes there too if it does not fit.
 struct PagesMemory {
   int round_blocks = 0;
   bool keeps_shares = false;
-  std::size_t norms, counts, found, factors, shares, masses, marks;
+  bool keeps_selected = false;
+  std::size_t norms, counts, found, factors, shares, masses, marks, selected;
   std::size_t bytes = 0;
 
   /// `own_blocks` of pages are a thread block's, of at most `max_pages` pages; no more than `most` bytes if that can be.
-  constexpr PagesMemory(int heads, int own_blocks, int max_pages, std::size_t most) noexcept {
+  constexpr PagesMemory(int heads, int own_blocks, int max_pages, std::int64_t words_of_selected,
+                        std::size_t most) noexcept {
     lay_out(heads, own_blocks, own_blocks, max_pages);
-    if (bytes <= most) return;
-    const int in_round = std::max(1, kMostThreads / kLanes / heads);  // every warp has two
-    lay_out(heads, std::min(in_round, own_blocks), 0, max_pages);
+    if (bytes > most) {
+      const int in_round = std::max(1, kMostThreads / kLanes / heads);  // every warp has two
+      lay_out(heads, std::min(in_round, own_blocks), 0, max_pages);
+    }
+    selected = bytes;
+    const std::size_t more = static_cast<std::size_t>(words_of_selected) * sizeof(std::uint32_t);
+    keeps_selected = bytes + more <= most;
+    if (keeps_selected) bytes += more;
   }
 
  private:

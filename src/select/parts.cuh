@@ -1,40 +1,33 @@
 // The best parts of one list's candidates, and what they leave. The gang weighs them, its first block chooses.
 #pragma once
 
-#include "select/cut.cuh"
-#include "select/gang.cuh"
+#include "select/shares.cuh"
 
 namespace locks::cuda::select_kernels {
 
+constexpr int kTokensAtOnce = 4;
+constexpr int kRowsOfPage = kPageTokens / kTokensAtOnce;
+
 /// The shares of a page's parts, from the logits of its tokens: neighbours are added, then their sums, and so on, until
-/// `part_tokens` are in each. Four tokens at a time: unrolled further, the code takes longer to arrive than to run.
-__device__ inline void weigh_page(const float4* logits, int part_tokens, float log_norm, float* parts) {
-  constexpr int kAtOnce = 4;
-  float before = 0.0F;
-#pragma unroll 1
-  for (int row = 0; row < kPageTokens / kAtOnce; ++row) {
-    float4 mass = logits[row];
-    mass = {select::share_exp(mass.x - log_norm), select::share_exp(mass.y - log_norm), select::share_exp(mass.z - log_norm),
-            select::share_exp(mass.w - log_norm)};
-    if (part_tokens == 1) {
-      reinterpret_cast<float4*>(parts)[row] = mass;
-      continue;
-    }
-    const float2 pairs{mass.x + mass.y, mass.z + mass.w};
-    const float four = pairs.x + pairs.y;
-    if (part_tokens == 2) reinterpret_cast<float2*>(parts)[row] = pairs;
-    if (part_tokens == kAtOnce) parts[row] = four;
-    if (part_tokens > kAtOnce && row % 2 != 0) parts[row / 2] = before + four;
-    before = four;
-  }
+/// `part_tokens` are in each. Of the page's rows of four tokens a lane has one, side by side. Whole warps come here.
+__device__ inline void weigh_row(float4 logits, int row, int part_tokens, float log_norm, float* parts, bool writes) {
+  const float4 mass{select::share_exp(logits.x - log_norm), select::share_exp(logits.y - log_norm),
+                    select::share_exp(logits.z - log_norm), select::share_exp(logits.w - log_norm)};
+  const float2 pairs{mass.x + mass.y, mass.z + mass.w};
+  const float four = pairs.x + pairs.y;
+  const float eight = four + __shfl_xor_sync(kWarp, four, 1);
+  if (!writes) return;
+  if (part_tokens == 1) reinterpret_cast<float4*>(parts)[row] = mass;
+  if (part_tokens == 2) reinterpret_cast<float2*>(parts)[row] = pairs;
+  if (part_tokens == 4) parts[row] = four;
+  if (part_tokens == 8 && row % 2 == 0) parts[row / 2] = eight;
 }
 
 /// What is kept of each candidate (candidate_words), in shared memory or, if there are too many, in the workspace.
 struct Candidates {
   int capacity;
   int parts;            // of a page
-  float* of_heads;      // [heads, candidates, parts], none with whole pages; then, in the first of the parts, what is left
-                        // unselected
+  float* of_heads;      // [heads, candidates, parts]; then, in the first of the parts, what is left unselected
   float* shares;        // [heads, candidates]: of the whole pages
   float* part_shares;   // [candidates, parts]; +infinity: marked always-attend
   std::int32_t* page;   // [candidates], of the request
@@ -44,7 +37,7 @@ struct Candidates {
       : capacity(max_candidates),
         parts(parts_of_page),
         of_heads(reinterpret_cast<float*>(memory)),
-        shares(of_heads + (parts > 1 ? std::int64_t{capacity} * parts * heads : 0)),
+        shares(of_heads + std::int64_t{capacity} * parts * heads),
         part_shares(shares + std::int64_t{capacity} * heads),
         page(reinterpret_cast<std::int32_t*>(part_shares + std::int64_t{capacity} * parts)),
         mask(reinterpret_cast<std::uint32_t*>(page + capacity)) {}
@@ -80,31 +73,29 @@ struct PartChoice {
 #pragma unroll 1
     for (int i = first_of_gang(); i < count * lists.heads; i += step_of_gang()) {
       const auto [candidate, in_list] = lists.divided(i);
-      const int head = gang.list * lists.heads + in_list;
       const int page = __ldcg(args.candidates.at(gang.request, gang.list, candidate));
-      const std::int64_t at = lists.head_at(gang.request, head);
-      const float log_norm = __ldcg(&lists.buffers.whole_masses[at].log_norm);
-      const int block = (page - gang.sink_pages) / kBlockPages;
-      const float origin = __ldcg(&lists.buffers.masses[at * lists.buffers.max_blocks + block].origin);
-      const float from_block = select::from_block(__ldcg(args.log_mass.at(gang.request, head, page)), origin);
-      first.share(in_list, candidate) = select::page_share(from_block, select::share_exp(origin - log_norm));
+      first.share(in_list, candidate) = share_of_page(lists, gang, in_list, page);
       if (in_list == 0) tell(candidates.page + candidate, page);
     }
   }
   /// And the shares of all their parts, from the scores of the kernel in front.
   __device__ void weigh_parts(const Candidates& first) const {
+    const int rows = count * lists.heads * kRowsOfPage;
+    const int lane = thread_index() % 32;
 #pragma unroll 1
-    for (int i = first_of_gang(); i < count * lists.heads; i += step_of_gang()) {
-      const auto [candidate, in_list] = lists.divided(i);
+    for (int i = first_of_gang(); i - lane < rows; i += step_of_gang()) {
+      const bool has_row = i < rows;
+      const int row = i % kRowsOfPage;
+      const auto [candidate, in_list] = lists.divided(has_row ? i / kRowsOfPage : 0);
       const auto* const logits =
           reinterpret_cast<const float4*>(lists.args.logits.at(gang.request, gang.list, candidate, in_list));
       const std::int64_t at = lists.head_at(gang.request, gang.list * lists.heads + in_list);
       const float log_norm = __ldcg(&lists.buffers.whole_masses[at].log_norm);
-      weigh_page(logits, lists.args.config.part_tokens, log_norm, first.parts_of(in_list, candidate));
+      weigh_row(logits[row], row, lists.args.config.part_tokens, log_norm, first.parts_of(in_list, candidate), has_row);
     }
   }
 
-  /// The shares of all parts, combined; whole pages are all selected.
+  /// The shares of all parts, combined.
   __device__ void combine() const {
     const int num_parts = 1 << log2_parts;
     share_out(count * num_parts, [&](int i) {
@@ -115,11 +106,9 @@ struct PartChoice {
 #pragma unroll 4
       for (int head = 0; head < lists.heads; ++head, own += candidates.capacity * num_parts) {
         marked = marked || candidates.share(head, candidate) == kInfinity;
-        const float other = num_parts > 1 ? *own : 0.0F;
-        combined = lists.args.config.combine == GroupCombine::kMax ? fmaxf(combined, other) : combined + other;
+        combined = lists.args.config.combine == GroupCombine::kMax ? fmaxf(combined, *own) : combined + *own;
       }
       candidates.part_shares[i] = marked ? kInfinity : combined;
-      if (num_parts == 1) tell(candidates.mask + candidate, std::uint32_t{kWholePage});
     });
     __syncthreads();
   }
@@ -191,7 +180,7 @@ struct PartChoice {
         const bool taken = (mask >> (part * lists.args.config.part_tokens) & 1) != 0;
         left += taken ? 0.0F : own[part];
       }
-      if (num_parts > 1) own[0] = left;
+      own[0] = left;
       if (mask == 0 || is_marked(candidate)) candidates.share(head, candidate) = 0.0F;
     });
     __syncthreads();
@@ -206,19 +195,14 @@ struct PartChoice {
 #pragma unroll 4
       for (int candidate = lane; candidate < count; candidate += kLanes) {
         of_selected += candidates.share(in_list, candidate);
-        if (num_parts > 1) rests += *candidates.parts_of(in_list, candidate);
+        rests += *candidates.parts_of(in_list, candidate);
         num_selected += candidates.mask[candidate] != 0 ? 1 : 0;
       }
       of_selected = fold_half_warp(of_selected);
       rests = fold_half_warp(rests);
       num_selected = static_cast<int>(fold_half_warp(static_cast<float>(num_selected)));  // exact
       if (first + half_warp >= heads || lane != 0) continue;
-      const int head = gang.list * heads + in_list;
-      const auto [log_norm, block_share] = lists.buffers.whole_masses[lists.head_at(gang.request, head)];
-      const float others = num_selected < gang.num_pages ? fmaxf(0.0F, block_share - of_selected) : 0.0F;
-      const float skipped = fminf(1.0F, others + rests);  // tokens may seem to have more than their page
-      lists.args.skipped_log_mass(gang.request, head) = skipped > 0.0F ? log_norm + select::share_log(skipped) : -kInfinity;
-      lists.args.coverage(gang.request, head) = 1.0F - skipped;
+      say_skipped(lists, gang, in_list, num_selected, of_selected, rests);
     }
   }
 

@@ -41,11 +41,12 @@ Launch launch_of(const char* name, const Lists& lists, int gang, std::int64_t th
 }
 
 template <bool kRanks>
-void launch_choose_pages(const Lists& lists, Start start, Stream stream) {
+void launch_choose_pages(const Lists& lists, bool wants_rest, Start start, Stream stream) {
   constexpr auto kKernel = choose_pages<kRanks>;
   const int max_blocks = lists.buffers.max_blocks;
   const auto memory_of = [&](int gang) {
-    return PagesMemory(lists.heads, (max_blocks + gang - 1) / gang, lists.buffers.max_pages, most_shared_bytes<kKernel>());
+    return PagesMemory(lists.heads, (max_blocks + gang - 1) / gang, lists.buffers.max_pages,
+                       wants_rest && lists.selects_pages() ? lists.words_of_candidates() : 0, most_shared_bytes<kKernel>());
   };
   const std::int64_t head_blocks = std::int64_t{max_blocks} * lists.heads;
   const auto launch = [&](int gang) {
@@ -60,18 +61,20 @@ void launch_choose_pages(const Lists& lists, Start start, Stream stream) {
   if (gang > kPortable && clusters_at_once<kKernel>(launch(gang)) < lists.requests() * lists.args.num_lists) {
     gang = kPortable;
   }
-  launch_kernel<kKernel>(launch(gang), lists, memory_of(gang));
+  launch_kernel<kKernel>(launch(gang), lists, memory_of(gang), wants_rest);
 }
 
 }  // namespace
 
-void launch_pages(const Lists& lists, Start start, Stream stream) { launch_choose_pages<false>(lists, start, stream); }
-void launch_ranks(const Lists& lists, Start start, Stream stream) { launch_choose_pages<true>(lists, start, stream); }
+void launch_pages(const Lists& lists, bool wants_rest, Start start, Stream stream) {
+  launch_choose_pages<false>(lists, wants_rest, start, stream);
+}
+void launch_ranks(const Lists& lists, Start start, Stream stream) { launch_choose_pages<true>(lists, false, start, stream); }
 
 void launch_tokens(const Lists& lists, bool wants_rest, Start start, Stream stream) {
   constexpr auto kKernel = choose_tokens;
+  if (lists.selects_pages()) return;  // choose_pages has done it all
   const int parts = kPageTokens / lists.args.config.part_tokens;
-  if (parts == 1 && !wants_rest) return;
   const int capacity = lists.buffers.capacity;
   const TokensMemory memory(lists.heads, parts, capacity, lists.buffers.max_pages, most_shared_bytes<kKernel>());
   const std::int64_t head_pages = std::int64_t{capacity} * lists.heads;

@@ -105,10 +105,10 @@ Lists checked(const SelectArgs& args) {
 
 void select_pages(const SelectArgs& args, Stream stream) {
   if (args.context_tokens.empty()) return;
-  select_kernels::launch_pages(select_kernels::checked(args), Start::kAfterPrevious, stream);
+  select_kernels::launch_pages(select_kernels::checked(args), true, Start::kAfterPrevious, stream);
 }
-void select_pages_in_step(const SelectArgs& args, Stream stream) {
-  select_kernels::launch_pages(select_kernels::checked(args), Start::kEarly, stream);
+void select_pages_in_step(const SelectArgs& args, bool wants_rest, Stream stream) {
+  select_kernels::launch_pages(select_kernels::checked(args), wants_rest, Start::kEarly, stream);
 }
 
 void rank_pages(const SelectArgs& args, Start start, Stream stream) {

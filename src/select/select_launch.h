@@ -38,11 +38,12 @@ inline constexpr int kGangPages = 4096;     // that may be completed, for all he
 /// Checks the arguments and lays the workspace out.
 [[nodiscard]] Lists checked(const SelectArgs& args);
 
-/// The candidates; with whole pages, the selection.
-void launch_pages(const Lists& lists, Start start, Stream stream);
+/// The candidates; with whole pages, the selection, and if the rest is wanted, what is skipped and the pages that stand in
+/// for it.
+void launch_pages(const Lists& lists, bool wants_rest, Start start, Stream stream);
 /// The selection of whole pages by scores that are compared as they are.
 void launch_ranks(const Lists& lists, Start start, Stream stream);
-/// The selection, if it is by parts; and if the rest is wanted, what is skipped and the pages that stand in for it.
+/// The same of parts; of whole pages nothing is left.
 void launch_tokens(const Lists& lists, bool wants_rest, Start start, Stream stream);
 
 }  // namespace locks::cuda::select_kernels

@@ -25,10 +25,11 @@ struct Buffers {
   std::uint32_t* candidate_words = nullptr;   // [requests, lists]: see Candidates
 };
 
-/// What is kept of a list's candidates: pages, masks, and shares of all parts and of the heads. With whole pages a page is
-/// its one part.
+/// What is kept of a list's candidates: pages, masks, and shares of all parts and of the heads. Of whole pages, if there are
+/// no parts: their shares for each head, and a bit for each that is marked.
 [[nodiscard]] constexpr std::int64_t candidate_words(int capacity, int parts, int heads) noexcept {
-  const std::int64_t words = std::int64_t{capacity} * (2 + parts + heads + (parts > 1 ? parts * heads : 0));
+  const std::int64_t of_parts = std::int64_t{capacity} * (2 + parts + heads + parts * heads);
+  const std::int64_t words = parts > 1 ? of_parts : std::int64_t{capacity} * heads + (capacity + 31) / 32;
   constexpr std::int64_t kRow = 4;  // what is written at once
   return (words + kRow - 1) / kRow * kRow;
 }
@@ -51,6 +52,10 @@ struct Lists {
     return {whole, number - whole * heads};
   }
 
+  [[nodiscard]] constexpr bool selects_pages() const noexcept { return args.config.part_tokens == kPageTokens; }
+  [[nodiscard]] constexpr std::int64_t words_of_candidates() const noexcept {
+    return candidate_words(buffers.capacity, kPageTokens / args.config.part_tokens, heads);
+  }
   [[nodiscard]] constexpr int requests() const noexcept { return static_cast<int>(args.context_tokens.size()); }
   [[nodiscard]] constexpr AlwaysAttended always(int request) const noexcept {
     return always_attended(args.config, args.context_tokens[request], args.min_context_tokens);

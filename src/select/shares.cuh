@@ -120,6 +120,30 @@ __device__ inline void share_pages(const Lists& lists, const Gang& gang, const R
   __syncthreads();
 }
 
+/// A head's share of a page, as share_pages() has it, once norms have been found. It may be another kernel's turn: what the
+/// first-level cache has may be of the last step.
+__device__ inline float share_of_page(const Lists& lists, const Gang& gang, int in_list, int page) {
+  const int head = gang.list * lists.heads + in_list;
+  const std::int64_t at = lists.head_at(gang.request, head);
+  const float log_norm = __ldcg(&lists.buffers.whole_masses[at].log_norm);
+  const int block = (page - gang.sink_pages) / kBlockPages;
+  const float origin = __ldcg(&lists.buffers.masses[at * lists.buffers.max_blocks + block].origin);
+  const float from_block = select::from_block(__ldcg(lists.args.log_mass.at(gang.request, head, page)), origin);
+  return select::page_share(from_block, select::share_exp(origin - log_norm));
+}
+
+/// The skipped mass of a head, and its coverage: of the selected pages `of_rests`, of the others all, which is what the
+/// `selected` ones leave with their `of_selected`.
+__device__ inline void say_skipped(const Lists& lists, const Gang& gang, int in_list, int selected, float of_selected,
+                                   float of_rests) {
+  const int head = gang.list * lists.heads + in_list;
+  const auto [log_norm, block_share] = lists.buffers.whole_masses[lists.head_at(gang.request, head)];
+  const float others = selected < gang.num_pages ? fmaxf(0.0F, block_share - of_selected) : 0.0F;
+  const float skipped = fminf(1.0F, others + of_rests);  // tokens may seem to have more than their page
+  lists.args.skipped_log_mass(gang.request, head) = skipped > 0.0F ? log_norm + select::share_log(skipped) : -kInfinity;
+  lists.args.coverage(gang.request, head) = 1.0F - skipped;
+}
+
 /// What takes the place of all this where scores are compared as they are: a list has one row of them. Their keys, and how
 /// many are in each bucket, of the pages from `first_page` on.
 __device__ inline void rank_pages(const Lists& lists, const Gang& gang, int first_page, int pages, float* keys,

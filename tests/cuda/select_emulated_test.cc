@@ -35,9 +35,11 @@ void select(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const auto y = static_cast<unsigned>(lists.requests());
   const int parts = kPageTokens / args.config.part_tokens;
   const auto& buffers = lists.buffers;
-  const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, most);
+  const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages,
+                                   lists.selects_pages() ? lists.words_of_candidates() : 0, most);
   const kernels::TokensMemory tokens(lists.heads, parts, buffers.capacity, buffers.max_pages, most);
-  cuda::emulator::launch({x, y}, gang, kThreads, pages.bytes, [&] { kernels::choose_pages<false>(lists, pages); });
+  cuda::emulator::launch({x, y}, gang, kThreads, pages.bytes, [&] { kernels::choose_pages<false>(lists, pages, true); });
+  if (lists.selects_pages()) return;
   const int token_gang = tokens.keeps_candidates ? gang : 1;  // the workspace is no memory of a cluster's
   cuda::emulator::launch({static_cast<unsigned>(args.num_lists * token_gang), y}, token_gang, kThreads, tokens.bytes,
                          [&] { kernels::choose_tokens(lists, tokens, true); });
@@ -46,9 +48,9 @@ void select(const cuda::SelectArgs& args, int gang, std::size_t most) {
 void rank(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const kernels::Lists lists = kernels::checked(args);
   const auto& buffers = lists.buffers;
-  const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, most);
+  const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, 0, most);
   cuda::emulator::launch({static_cast<unsigned>(args.num_lists * gang), static_cast<unsigned>(lists.requests())}, gang,
-                         kThreads, pages.bytes, [&] { kernels::choose_pages<true>(lists, pages); });
+                         kThreads, pages.bytes, [&] { kernels::choose_pages<true>(lists, pages, false); });
 }
 
 TEST(EmulatedRanks, AreThoseOfTheSelectors) {

@@ -145,6 +145,7 @@ class Block {
       if (released_ == live_) turns.suspend();
       goes_on_ = true;
     }
+    cluster_.meeting.arrive_and_drop();  // who has left is not waited for
     current = nullptr;
   }
 
