@@ -250,14 +250,18 @@ double completed_bytes(const Shape& shape) {
   return 0.1 * shape.records() * (record_layout(kGraded8, 128).record_bytes + value_layout(kGraded8, 128).record_bytes);
 }
 
+/// What vLLM's plug-in does by default.
+DecodeConfig completed_pages() {
+  DecodeConfig config;
+  config.select.part_tokens = kPageTokens;
+  config.select.budget_tokens = 1024;
+  return config;
+}
 CudaCase completed_pages_case(const Shape& shape) {
-  return {"cuda.decode.completed." + shape.text(), "whole step, 2048 tokens in whole pages, completion of 10 %", [=] {
-            DecodeConfig config;
-            config.select.part_tokens = kPageTokens;
-            config.select.budget_tokens = 2048;
-            const double bytes = score_bytes(shape, kGraded8) + attend_bytes(shape, 2048) + completed_bytes(shape);
+  return {"cuda.decode.completed." + shape.text(), "whole step, 1024 tokens in whole pages, completion of 10 %", [=] {
+            const double bytes = score_bytes(shape, kGraded8) + attend_bytes(shape, 1024) + completed_bytes(shape);
             const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
-            return CudaResult{layer.decode_us(config), bytes, read_us(bytes), layer.dense_us()};
+            return CudaResult{layer.decode_us(completed_pages()), bytes, read_us(bytes), layer.dense_us()};
           }};
 }
 
@@ -272,9 +276,9 @@ CudaCase default_case(const Shape& shape) {
 
 /// A context that is attended whole, in a plan that selects from longer ones.
 CudaCase whole_context_case(const Shape& shape) {
-  return {"cuda.decode.whole." + shape.text(), "whole step with min_context_tokens = 32769", [=] {
+  return {"cuda.decode.whole." + shape.text(), "the step above with min_context_tokens = 32769", [=] {
             constexpr int kLongest = 131072;
-            DecodeConfig config;
+            DecodeConfig config = completed_pages();
             config.min_context_tokens = 32769;
             const double bytes = attend_bytes(shape, shape.context_tokens);
             const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
@@ -353,9 +357,11 @@ std::vector<CudaCase> cuda_cases() {
     cases.push_back(completed_pages_case({4, 8, 1, context}));
     cases.push_back(default_case({4, 8, 1, context}));
   }
-  for (const Shape& shape : {Shape{8, 4, 1, 1024}, Shape{8, 4, 1, 4096}, Shape{8, 4, 1, 8192}, Shape{8, 4, 1, 16384},
-                             Shape{8, 4, 1, 32768}, Shape{8, 4, 4, 2048}, Shape{8, 4, 4, 4096}, Shape{8, 4, 4, 8192}}) {
+  for (const Shape& shape :
+       {Shape{8, 4, 1, 1024}, Shape{8, 4, 1, 4096}, Shape{8, 4, 1, 8192}, Shape{8, 4, 1, 16384}, Shape{8, 4, 1, 24576},
+        Shape{8, 4, 1, 32768}, Shape{8, 4, 4, 2048}, Shape{8, 4, 4, 4096}, Shape{8, 4, 4, 8192}}) {
     cases.push_back(default_case(shape));
+    cases.push_back(completed_pages_case(shape));
     cases.push_back(whole_context_case(shape));
   }
   for (const int context : {kMega / 8, kMega}) {

@@ -177,6 +177,8 @@ __global__ void __launch_bounds__(32 * kWarps<kId, kTiles>, kUnits < 4 ? 2 : 1)
   std::byte* const stages = reinterpret_cast<std::byte*>(shared) + sizeof(queries) + warp * kStages * kStage;
   const Lane own(args.shape, lane);
 
+  // In a step it may start early, but nothing behind it: that would not have waited for what comes before the step.
+  wait_for_previous();
   let_next_start();
   const auto filled_pages = [&](int request) {
     if (request >= args.requests) return 0;
@@ -278,8 +280,8 @@ void launch_pages(const PageScores& args, Stream stream) {
   const int columns = args.queries.kv_heads * ((group + kHeads - 1) / kHeads);
   const std::int64_t shares = page_shares(shape.resident, columns, args.requests, args.max_pages, shape.warps);
   launch_kernel<score_pages<kId, kUnits, kTiles>>(
-      {"score_pages", Start::kAfterPrevious, dim3(static_cast<unsigned>(shares * columns)), 32 * shape.warps,
-       static_cast<std::size_t>(shape.shared_bytes), stream},
+      {"score_pages", args.in_step ? Start::kEarly : Start::kAfterPrevious, dim3(static_cast<unsigned>(shares * columns)),
+       32 * shape.warps, static_cast<std::size_t>(shape.shared_bytes), stream},
       args);
 }
 

@@ -75,9 +75,19 @@ class Gang {
 
   /// What any thread of the gang wrote before is there for all of them afterwards. Whole warps come here.
   __device__ void sync() const {
+    arrive();
+    wait();
+  }
+  /// Its halves, between which there is no other meeting of the gang.
+  __device__ void arrive() const {
 #if __CUDA_ARCH__ >= 900
     __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+  }
+  __device__ void wait() const {
+#if __CUDA_ARCH__ >= 900
+    __syncwarp();
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #elif defined(LOCKS_EMULATED)
     emulator::cluster_sync();

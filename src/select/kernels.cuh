@@ -54,8 +54,20 @@ __global__ void __launch_bounds__(kMostThreads, 1)
                       reinterpret_cast<Search*>(shared + memory.found)};
   share_out(kBuckets, [&](int i) { counts.buckets[i] = 0; });
   if (gang.num_blocks() == 0) return only_first_block_waits();
+  auto* const mail = reinterpret_cast<Mailbox::Word*>(shared + memory.mail);
+  const Mailbox of_masses(mail, gang);
+  const Mailbox of_searches(mail + 1, gang);
+  [[maybe_unused]] auto* const gathered =
+      memory.gathers ? reinterpret_cast<select::BlockMass*>(shared + memory.gathered) : nullptr;
+  if (threadIdx.x == 0) {
+    of_masses.open(
+        kRanks || !memory.gathers ? 0 : gang.num_blocks() * lists.heads * static_cast<int>(sizeof(select::BlockMass)));
+    of_searches.open(2 * static_cast<int>(sizeof(Search)));
+  }
+  gang.arrive();
   wait_for_previous();
   if constexpr (!kRanks) read_always(lists, gang, norms);
+  gang.wait();
 
   const int first_block = gang.first_block();
   const int last_block = gang.last_block();
@@ -68,10 +80,14 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   if constexpr (!kRanks) {
     for (int first = first_block; first < last_block; first += memory.round_blocks) {
       next_round(first);
-      weigh_blocks(lists, gang, round);
+      weigh_blocks(lists, gang, round, of_masses, gathered);
+    }
+    if (memory.gathers) {
+      of_masses.wait();
+    } else {
+      gang.sync();
     }
   }
-  gang.sync();
   __shared__ int wanted[2];
   if (thread_index() == num_threads() - 1) {  // few threads find norms, and this takes as long
     const SelectArgs& args = lists.args;
@@ -79,7 +95,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
     wanted[kCandidates] = min(select::candidate_pages(args.config, always), static_cast<int>(args.candidates.shape[2]));
     wanted[kCompletion] = min(select::completed_pages(args.config, always), static_cast<int>(args.completed.shape[2]));
   }
-  if constexpr (!kRanks) find_norms(lists, gang, norms);
+  if constexpr (!kRanks) find_norms(lists, gang, gathered, norms);
   const int first_page = first_block * kBlockPages;
   const int pages = min(last_block * kBlockPages, gang.num_pages) - first_page;
   float* const share =
@@ -93,7 +109,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
       if (last_block - first_block > memory.round_blocks) {
         __syncthreads();
         next_round(first);
-        weigh_blocks(lists, gang, round);  // again, to the same bits: there was no place to keep them
+        weigh_blocks(lists, gang, round, of_masses, nullptr);  // again, to the same bits: there was no place to keep them
         __syncthreads();
       }
       share_pages(lists, gang, round, norms, share + (first - first_block) * kBlockPages, counts.buckets);
@@ -111,9 +127,10 @@ __global__ void __launch_bounds__(kMostThreads, 1)
       const Bucket found = find_bucket(counts.buckets, wanted[warp]);
       search = kRanks ? rank_search_of(found) : search_of(found);
     }
-    tell(gang, counts.found + warp, search);
+    const int lane = thread_index() % 32;
+    if (lane < gang.size()) of_searches.send(counts.found + warp, search, lane);
   }
-  gang.sync();
+  of_searches.wait();
 #pragma unroll 1
   for (int of = kCandidates; of <= kCompletion; ++of) narrow(gang, share, pages, counts, of);
   // The last block decides about the completion, if there is one besides the first.

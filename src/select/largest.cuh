@@ -63,7 +63,7 @@ __device__ inline void gather_counts(const Gang& gang, std::int32_t* buckets) {
   });
 }
 
-/// From a warp of the first block: what it has found.
+/// From a warp of the first block to all: what it has found.
 __device__ inline void tell(const Gang& gang, Search* found, const Search& search) {
   const int lane = thread_index() % 32;
   if (lane < gang.size()) *gang.at(found, lane) = search;

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "select/largest.cuh"
+#include "select/mailbox.cuh"
 #include "select/parts.cuh"
 
 namespace locks::cuda::select_kernels {
@@ -31,12 +32,14 @@ struct PagesMemory {
   int round_blocks = 0;
   bool keeps_shares = false;
   bool keeps_selected = false;
-  std::size_t norms, counts, found, factors, shares, masses, marks, selected;
+  bool gathers = false;  // the masses of all blocks in every thread block
+  std::size_t norms, counts, found, factors, shares, masses, marks, selected, mail, gathered;
   std::size_t bytes = 0;
 
-  /// `own_blocks` of pages are a thread block's, of at most `max_pages` pages; no more than `most` bytes if that can be.
-  constexpr PagesMemory(int heads, int own_blocks, int max_pages, std::int64_t words_of_selected,
+  /// `own_blocks` of pages are a thread block's, of at most `max_blocks`; no more than `most` bytes if that can be.
+  constexpr PagesMemory(int heads, int own_blocks, int max_blocks, std::int64_t words_of_selected,
                         std::size_t most) noexcept {
+    const int max_pages = max_blocks * kBlockPages;
     lay_out(heads, own_blocks, own_blocks, max_pages);
     if (bytes > most) {
       const int in_round = std::max(1, kMostThreads / kLanes / heads);  // every warp has two
@@ -46,6 +49,11 @@ struct PagesMemory {
     const std::size_t more = static_cast<std::size_t>(words_of_selected) * sizeof(std::uint32_t);
     keeps_selected = bytes + more <= most;
     if (keeps_selected) bytes += more;
+    gathered = bytes;
+    const std::size_t of_all =
+        static_cast<std::size_t>(heads) * static_cast<std::size_t>(max_blocks) * sizeof(select::BlockMass);
+    gathers = bytes + of_all <= most;
+    if (gathers) bytes += of_all;
   }
 
  private:
@@ -58,6 +66,7 @@ struct PagesMemory {
     norms = layout.take(num_heads * sizeof(float));
     counts = layout.take(kBuckets * sizeof(std::int32_t));
     found = layout.take(2 * sizeof(Search));
+    mail = layout.take(2 * sizeof(Mailbox::Word));
     factors = layout.take(blocks * num_heads * sizeof(float));
     shares = layout.take(static_cast<std::size_t>(kept_blocks) * kBlockPages * sizeof(float));
     // Pages are marked when nobody looks at masses any more.

@@ -45,7 +45,7 @@ void launch_choose_pages(const Lists& lists, bool wants_rest, Start start, Strea
   constexpr auto kKernel = choose_pages<kRanks>;
   const int max_blocks = lists.buffers.max_blocks;
   const auto memory_of = [&](int gang) {
-    return PagesMemory(lists.heads, (max_blocks + gang - 1) / gang, lists.buffers.max_pages,
+    return PagesMemory(lists.heads, (max_blocks + gang - 1) / gang, max_blocks,
                        wants_rest && lists.selects_pages() ? lists.words_of_candidates() : 0, most_shared_bytes<kKernel>());
   };
   const std::int64_t head_blocks = std::int64_t{max_blocks} * lists.heads;

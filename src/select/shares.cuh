@@ -2,6 +2,7 @@
 #pragma once
 
 #include "select/cut.cuh"
+#include "select/mailbox.cuh"
 
 namespace locks::cuda::select_kernels {
 
@@ -29,8 +30,10 @@ struct Round {
   float* factors;  // [blocks, heads]: the origins; then what makes shares of the masses
 };
 
-/// The masses of a round's blocks. A warp takes a block and a head; its halves have every other 16 pages.
-__device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const Round& round) {
+/// The masses of a round's blocks. A warp takes a block and a head; its halves have every other 16 pages. Their sums go to
+/// the workspace, and if there is `gathered` [heads, max_blocks] to there in all blocks of the gang.
+__device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const Round& round, const Mailbox& mailbox,
+                                    select::BlockMass* gathered) {
   constexpr int kWarpSize = 32;
   constexpr int kRows = kBlockPages / kWarpSize;
   const int lane = thread_index() % kWarpSize;
@@ -65,9 +68,13 @@ __device__ inline void weigh_blocks(const Lists& lists, const Gang& gang, const 
       sum += next;
     }
     sum = fold_half_warp(sum);
+    const select::BlockMass mass_of_block{origin, __shfl_sync(kWarp, sum, 0)};
+    if (gathered != nullptr && lane < gang.size()) {
+      mailbox.send(gathered + in_list * lists.buffers.max_blocks + block, mass_of_block, lane);
+    }
     if (lane != 0) continue;
     round.factors[index] = origin;
-    lists.buffers.masses[lists.head_at(gang.request, head) * lists.buffers.max_blocks + block] = {origin, sum};
+    lists.buffers.masses[lists.head_at(gang.request, head) * lists.buffers.max_blocks + block] = mass_of_block;
   }
 }
 
@@ -79,16 +86,18 @@ __device__ inline void read_always(const Lists& lists, const Gang& gang, float* 
   }
 }
 
-/// From those, the logarithms of the heads' whole masses; every thread block of the gang needs them.
-__device__ inline void find_norms(const Lists& lists, const Gang& gang, float* norms) {
+/// From those, the logarithms of the heads' whole masses; every thread block of the gang needs them. `gathered`: as in
+/// weigh_blocks().
+__device__ inline void find_norms(const Lists& lists, const Gang& gang, const select::BlockMass* gathered, float* norms) {
   const int half_warp = thread_index() / kLanes;
 #pragma unroll 1
   for (int first = 0; first + half_warp / 2 * 2 < lists.heads; first += num_half_warps()) {  // whole warps
     const int in_list = min(first + half_warp, lists.heads - 1);
     const int head = gang.list * lists.heads + in_list;
     const std::int64_t at = lists.head_at(gang.request, head);
-    const select::WholeMass whole =
-        half_warp_whole_mass(lists.buffers.masses + at * lists.buffers.max_blocks, gang.num_blocks(), norms[in_list]);
+    const select::BlockMass* const masses = gathered != nullptr ? gathered + in_list * lists.buffers.max_blocks
+                                                                : lists.buffers.masses + at * lists.buffers.max_blocks;
+    const select::WholeMass whole = half_warp_whole_mass(masses, gang.num_blocks(), norms[in_list]);
     if (thread_index() % kLanes != 0) continue;
     norms[in_list] = whole.log_norm;
     if (gang.rank == 0) lists.buffers.whole_masses[at] = whole;

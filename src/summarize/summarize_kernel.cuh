@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/chain.cuh"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/shared.cuh"
 #include "summarize/basis.cuh"
@@ -234,6 +235,8 @@ __global__ void __maxnreg__(kMostRegisters<kHeadDim>)
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const unsigned item = blockIdx.x * kRecordsPerBlock + warp;
+  wait_for_previous();
+  let_next_start();
   const int page_number = page_of(args, item);
   if (page_number < 0) return;
   const int kv_head = static_cast<int>(item % static_cast<unsigned>(args.kv_heads));
@@ -272,8 +275,8 @@ void launch(const Args& args, CUstream_st* stream) {
   check(cudaFuncSetAttribute(summarize_kernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "cudaFuncSetAttribute");
   launch_kernel<summarize_kernel<kHeadDim>>(
-      {"summarize_kernel", Start::kAfterPrevious, blocks, 32 * kRecordsPerBlock, static_cast<std::size_t>(bytes), stream},
-      args, room);
+      {"summarize_kernel", Start::kEarly, blocks, 32 * kRecordsPerBlock, static_cast<std::size_t>(bytes), stream}, args,
+      room);
 }
 
 }  // namespace locks::cuda::summarize_stage

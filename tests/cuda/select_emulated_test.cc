@@ -35,7 +35,7 @@ void select(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const auto y = static_cast<unsigned>(lists.requests());
   const int parts = kPageTokens / args.config.part_tokens;
   const auto& buffers = lists.buffers;
-  const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages,
+  const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_blocks,
                                    lists.selects_pages() ? lists.words_of_candidates() : 0, most);
   const kernels::TokensMemory tokens(lists.heads, parts, buffers.capacity, buffers.max_pages, most);
   cuda::emulator::launch({x, y}, gang, kThreads, pages.bytes, [&] { kernels::choose_pages<false>(lists, pages, true); });
@@ -48,7 +48,7 @@ void select(const cuda::SelectArgs& args, int gang, std::size_t most) {
 void rank(const cuda::SelectArgs& args, int gang, std::size_t most) {
   const kernels::Lists lists = kernels::checked(args);
   const auto& buffers = lists.buffers;
-  const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_pages, 0, most);
+  const kernels::PagesMemory pages(lists.heads, (buffers.max_blocks + gang - 1) / gang, buffers.max_blocks, 0, most);
   cuda::emulator::launch({static_cast<unsigned>(args.num_lists * gang), static_cast<unsigned>(lists.requests())}, gang,
                          kThreads, pages.bytes, [&] { kernels::choose_pages<true>(lists, pages, false); });
 }

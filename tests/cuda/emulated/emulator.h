@@ -194,6 +194,16 @@ class Block {
       for (const Copy& copy : groups.front()) copy.make();
     }
   }
+  /// For what another block does.
+  template <class Done>
+  void wait_for(const Done& done) {
+    while (!done()) {
+      moved_ = true;
+      std::this_thread::yield();
+      leave();
+    }
+    moved_ = true;
+  }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int cluster_size() const { return cluster_.size; }
   [[nodiscard]] void* shared() { return shared_.data(); }
@@ -281,6 +291,23 @@ class Block {
   bool backwards_ = false;
 };
 inline thread_local Block* Block::current = nullptr;
+
+/// Bytes that other blocks write into the shared memory of this one.
+class Mailbox {
+ public:
+  void open(int bytes) { left_.store(bytes); }
+  template <class T>
+  void put(T* to, const T& value) {
+    *to = value;
+    if (left_.fetch_sub(sizeof(T)) < static_cast<int>(sizeof(T))) fail("more bytes than were to come");
+  }
+  void wait() {
+    Block::current->wait_for([this] { return left_.load() == 0; });
+  }
+
+ private:
+  std::atomic<int> left_;
+};
 
 inline int cluster_rank() { return Block::current->rank(); }
 inline int cluster_size() { return Block::current->cluster_size(); }
