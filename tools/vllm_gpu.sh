@@ -2,8 +2,10 @@
 # LOCKS in vLLM on a GPU: whether it is right, and how fast it is. Needs a Python that has vLLM for CUDA and this package
 # (`pip install ./python -C cmake.define.LOCKS_CUDA=ON -C cmake.define.LOCKS_CUDA_ARCHITECTURES=native`); a GPU of 141 GB for
 # the longest contexts.
-#   tools/vllm_gpu.sh [--python PYTHON] [--package DIR] [--out DIR] [--only kernels|tokens|serve|speed|prompts|parallel]...
+#   tools/vllm_gpu.sh [--python PYTHON] [--package DIR] [--out DIR] [--settings JSON]
+#                     [--only kernels|tokens|serve|speed|prompts|parallel]...
 # parallel is not among what runs without --only: it needs two GPUs. Its last line counts the steps that failed.
+# --settings: of LOCKS, where speed is measured; without it the default, which is whole pages. '{"preset": "parts"}': parts.
 # --package: a folder that holds locks_cpp as a build stages it (BUILD/python), if it is not installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,12 +13,14 @@ cd "$(dirname "$0")/.."
 python=python3
 package=""
 out=out
+settings={}
 steps=()
 while [ $# -gt 0 ]; do
   case $1 in
     --python) python=$2; shift 2 ;;
     --package) package=$(realpath "$2"); shift 2 ;;
     --out) out=$2; shift 2 ;;
+    --settings) settings=$2; shift 2 ;;
     --only) steps+=("$2"); shift 2 ;;
     *) echo "tools/vllm_gpu.sh: $1 is no option; see its first lines" >&2; exit 2 ;;
   esac
@@ -55,7 +59,7 @@ measure() {
   shift 2
   for backend in stock locks; do
     step "speed: $model, $backend" "$python" $here/speed.py --models "$work" --out "$out" --model "$model" --rows "$rows" \
-      --backend $backend "$@"
+      --backend $backend --settings "$settings" "$@"
   done
 }
 serve() { step "serve $*" "$python" $here/serve.py --models "$work" --out "$out" "$@"; }
@@ -90,7 +94,7 @@ fi
 if wants prompts; then
   for backend in stock locks; do
     step "prompts: $backend" "$python" $here/prompts.py --models "$work" --out "$out" --model llama --backend $backend \
-      --contexts 4096,32768,131072
+      --settings "$settings" --contexts 4096,32768,131072
   done
   "$python" $here/prompts.py --out "$out" --table
 fi

@@ -124,6 +124,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                 {
                     "model": options.model,
                     "backend": options.backend,
+                    "settings": json.loads(options.settings) if locks else {},
                     "cache": options.cache,
                     "ranks": options.ranks,
                     "batch": int(batch),
@@ -191,7 +192,7 @@ def common_arguments() -> argparse.ArgumentParser:
     arguments.add_argument("--backend", choices=("stock", "locks"))
     arguments.add_argument("--cache", default="auto", help="vLLM's --kv-cache-dtype")
     arguments.add_argument("--ranks", type=int, default=1, help="GPUs, of tensor parallelism")
-    arguments.add_argument("--settings", default="{}", help="of LOCKS, as JSON")
+    arguments.add_argument("--settings", default="{}", help="of LOCKS, as JSON; {} are whole pages, see docs/VLLM.md")
     arguments.add_argument("--memory", type=float, default=0.93, help="vLLM's --gpu-memory-utilization")
     arguments.add_argument("--cache-gib", type=float, default=0, help="of each GPU; 0: what vLLM finds within --memory")
     arguments.add_argument("--turns", type=Path, help="a file: with the same one, engines that run at once measure in turn")

@@ -26,6 +26,7 @@ def engine_for(vllm_config: Any) -> CpuEngine:
 
 class CpuEngine(Engine):
     library = locks_cpp
+    on_cuda = False
 
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config)

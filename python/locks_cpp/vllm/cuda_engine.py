@@ -49,6 +49,7 @@ class Workplace:
 
 class CudaEngine(Engine):
     library = cuda
+    on_cuda = True
 
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config)

@@ -27,6 +27,7 @@ class Engine:
     """`library` is locks_cpp or locks_cpp.cuda: both lay out summaries, each for its own device."""
 
     library: Any
+    on_cuda: bool  # what settings are by default depends on it
 
     def __init__(self, vllm_config: Any) -> None:
         try:
@@ -35,7 +36,7 @@ class Engine:
             raise Refusal(f"the native module of locks_cpp cannot be loaded: {error}") from error
         compat.check_interface()
         refuse_engine(vllm_config)
-        self.settings = settings.parse(settings.given(vllm_config.additional_config))
+        self.settings = settings.parse(settings.given(vllm_config.additional_config), cuda=self.on_cuda)
         self.max_context_tokens = int(vllm_config.model_config.max_model_len)
         config = self.settings.config
         self.metrics = Metrics(
@@ -55,11 +56,11 @@ class Engine:
         self._announced = True
         config = self.settings.config
         logger.info(
-            "LOCKS is active: %d tokens of each context of %d or more are attended, parts of %d, completion of %.0f%% of "
-            "the pages; format %s: %d bytes for each %d-token page and layer (%.1f%% more KV cache memory); %s%s",
+            "LOCKS is active: %d tokens of each context of %d or more are attended, %s, completion of %.0f%% of the "
+            "pages; format %s: %d bytes for each %d-token page and layer (%.1f%% more KV cache memory); %s%s",
             config.budget_tokens,
             max(config.min_context_tokens, config.budget_tokens + 1),
-            config.part_tokens,
+            self.settings.selects,
             100 * config.completion_fraction,
             config.format,
             store.page_bytes,

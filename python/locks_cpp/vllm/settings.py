@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from locks_cpp.vllm.pages import PAGE_TOKENS
 from locks_cpp.vllm.refusal import Refusal
 
 KEY = "locks"
-PRESETS = ("default", "paper")
+PRESETS = ("default", "parts", "pages", "paper")
 EXACT_HEAD_TOKENS = 262144  # of a step; with more, choosing and attending what was chosen is sooner done on an H200
 
 
@@ -20,6 +21,11 @@ class Settings:
     exact_head_tokens: int | None = None  # on CUDA: exact_below(). None: EXACT_HEAD_TOKENS
     log_interval_seconds: float = 60.0  # 0: only at the end
     debug_check: bool = False  # compares every summary in use with a fresh one, at every step: slow
+
+    @property
+    def selects(self) -> str:
+        """For the line that says that LOCKS is active."""
+        return "whole pages" if self.config.part_tokens == PAGE_TOKENS else f"parts of {self.config.part_tokens}"
 
     @property
     def exact_on_cuda(self) -> int:
@@ -41,8 +47,9 @@ def given(additional_config: Any) -> Any:
     return additional_config[KEY] if is_configured(additional_config) else {}
 
 
-def parse(given: Any) -> Settings:
-    """Reads the value of `additional_config["locks"]`. Raises Refusal naming the setting, what came and what may be."""
+def parse(given: Any, *, cuda: bool) -> Settings:
+    """Reads the value of `additional_config["locks"]`, for an engine on CUDA or on the CPU. Raises Refusal naming the
+    setting, what came and what may be."""
     import locks_cpp
 
     if not isinstance(given, Mapping):
@@ -56,8 +63,8 @@ def parse(given: Any) -> Settings:
 
     preset = given.get("preset", "default")
     if preset not in PRESETS:
-        raise Refusal(f"preset is {preset!r}; expected {' or '.join(PRESETS)}")
-    base = locks_cpp.Config.paper() if preset == "paper" else locks_cpp.Config()
+        raise Refusal(f"preset is {preset!r}; expected {', '.join(PRESETS[:-1])} or {PRESETS[-1]}")
+    base = _preset(preset, cuda)
     chosen = {name: _like(name, given[name], getattr(base, name)) for name in library if name in given}
     try:
         config = dataclasses.replace(base, **chosen)
@@ -75,6 +82,18 @@ def parse(given: Any) -> Settings:
         ),
         debug_check=_like("debug_check", given.get("debug_check", False), False),
     )
+
+
+def _preset(name: str, cuda: bool) -> Any:
+    """A locks_cpp.Config. By default pages on CUDA: they need twice the tokens to be as near to dense attention as parts,
+    but two kernels less, and a GPU reads the tokens sooner than it runs the kernels (docs/VLLM.md has the figures)."""
+    import locks_cpp
+
+    if name == "default":
+        name = "pages" if cuda else "parts"
+    if name == "paper":
+        return locks_cpp.Config.paper()
+    return locks_cpp.Config(part_tokens=PAGE_TOKENS, budget_tokens=1024) if name == "pages" else locks_cpp.Config()
 
 
 def _like(name: str, value: Any, example: Any) -> Any:

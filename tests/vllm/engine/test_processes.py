@@ -50,7 +50,7 @@ def test_engine_and_worker_processes(checkpoint, tokens_of_one_process, tmp_path
     said, tokens = run_processes(checkpoint, tmp_path, 1, PROMETHEUS_MULTIPROC_DIR=str(counted))
     assert "LOCKS refuses to start: unknown setting budget" in said
     assert "the start ended with" in said
-    assert said.count("LOCKS is active: 320 tokens of each context of 321 or more") == 1
+    assert said.count("LOCKS is active: 320 tokens of each context of 321 or more are attended, parts of 4, ") == 1
     assert "sparse rows attended" in said  # at the end, in the worker
     check_counters(counted, said)
     assert tokens == tokens_of_one_process
@@ -81,5 +81,5 @@ def test_two_ranks_choose_what_one_does(checkpoint, tokens_of_one_process, tmp_p
     # By itself vLLM wants a NUMA node for each rank.
     places = {"VLLM_CPU_OMP_THREADS_BIND": f"{processors[0]}|{processors[1]}", "VLLM_HOST_IP": "127.0.0.1"}
     said, tokens = run_processes(checkpoint, tmp_path, 2, **places)
-    assert said.count("LOCKS is active: 320 tokens of each context of 321 or more") == 2
+    assert said.count("LOCKS is active: 320 tokens of each context of 321 or more are attended, parts of 4, ") == 2
     assert tokens == tokens_of_one_process
