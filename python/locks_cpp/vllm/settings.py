@@ -11,7 +11,7 @@ from locks_cpp.vllm.refusal import Refusal
 
 KEY = "locks"
 PRESETS = ("default", "parts", "pages", "paper")
-EXACT_HEAD_TOKENS = 262144  # of a step; with more, choosing and attending what was chosen is sooner done on an H200
+EXACT_HEAD_TOKENS = 163840  # of a step; with more, choosing and attending what was chosen is sooner done on an H200
 
 
 @dataclasses.dataclass(frozen=True)
