@@ -79,8 +79,11 @@ class Layer {
   [[nodiscard]] double decode_us(const DecodeConfig& config, int max_context_tokens = 0) const {
     const DecodePlan plan(config, geometry_, {requests_, std::max(context_tokens_, max_context_tokens), 1});
     const Array<std::byte> workspace(cuda::decode_workspace_bytes(plan));
-    return graph_us(kLaunches,
-                    [&](int i, cudaStream_t stream) { cuda::run(plan, inputs(i), out(), {}, workspace.span(), stream); });
+    const auto step = [&](int i, cudaStream_t stream) {
+      cuda::run(plan, inputs(i), out(), {}, workspace.span(), stream);
+    };
+    if (std::getenv("SWEPT")) return swept_us(kLaunches, step);
+    return graph_us(kLaunches, step);
   }
   /// Times steps of another selector.
   [[nodiscard]] double decode_us(const SelectorConfig& config) const {

@@ -59,6 +59,17 @@ __global__ void __launch_bounds__(512) read_all(const uint4* data, std::size_t c
   if (all == 0x12345678U) *sink = all;
 }
 
+/// Reads all as the layers of a model read their weights: what was in the L2 cache, instructions among it, is there no more.
+__global__ void __launch_bounds__(512) sweep(const uint4* data, std::size_t count, unsigned* sink) {
+  unsigned all = 0;
+  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * blockDim.x) {
+    const uint4 own = data[i];
+    all ^= own.x ^ own.y ^ own.z ^ own.w;
+  }
+  if (all == 0x12345678U) *sink = all;
+}
+
 /// Median time of one of `count` launches, captured in one graph and replayed.
 template <class Launch>
 double graph_us(int count, const Launch& launch) {
@@ -107,6 +118,22 @@ inline double read_us(double bytes) {
   return graph_us(20, [&](int i, cudaStream_t stream) {
     read_all<<<blocks, 512, 0, stream>>>(data.data() + static_cast<std::size_t>(i) % sets * count, count, sink.data());
   });
+}
+
+/// Of `count` launches, each behind a sweep of the L2 cache, whose own time is taken away.
+template <class Launch>
+double swept_us(int count, const Launch& launch) {
+  constexpr std::size_t kBytes = std::size_t{256} << 20;  // five times an H200's L2
+  const Array<std::byte> weights(kBytes);
+  const Array<unsigned> sink(1);
+  const auto sweep_all = [&](cudaStream_t stream) {
+    sweep<<<1056, 512, 0, stream>>>(reinterpret_cast<const uint4*>(weights.data()), kBytes / sizeof(uint4), sink.data());
+  };
+  const double both = graph_us(count, [&](int i, cudaStream_t stream) {
+    sweep_all(stream);
+    launch(i, stream);
+  });
+  return both - graph_us(count, [&](int, cudaStream_t stream) { sweep_all(stream); });
 }
 
 }  // namespace locks::cli::cuda_bench

@@ -32,7 +32,7 @@ if(LOCKS_CCACHE)
 endif()
 message(STATUS "CUDA backend: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${LOCKS_CUDA_ARCHITECTURES}")
 
-set(LOCKS_CUDA_SOURCES src/cuda/device.cc)
+set(LOCKS_CUDA_SOURCES src/cuda/device.cc src/cuda/copy_rows.cu)
 foreach(_stage summarize score select attend decode selectors)
   file(GLOB _sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} src/${_stage}/*_cuda.cc src/${_stage}/*.cu
        src/${_stage}/instances/*.cu)

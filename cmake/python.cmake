@@ -58,9 +58,7 @@ _locks_python_module(locks_python_native _native python/native/native.cc)
 # imported where there is no CUDA, and says so.
 if(TARGET locks_cuda)
   _locks_python_module(locks_python_cuda _cuda python/native/cuda.cc)
-  add_library(locks_python_kernels STATIC python/native/copy_rows.cu)
-  target_link_libraries(locks_python_kernels PUBLIC locks_cuda PRIVATE CUDA::cudart_static)
-  target_link_libraries(locks_python_cuda PRIVATE locks_python_kernels)
+  target_link_libraries(locks_python_cuda PRIVATE locks_cuda)
   add_dependencies(locks_python_native locks_python_cuda) # one target builds the package
 else()
   message(STATUS "Python package: without locks_cpp.cuda, there is no CUDA backend")

@@ -5,6 +5,7 @@
 // Compiled into locks::cuda, if the library was built with CUDA. Needs compute capability 8.0 or later.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -48,6 +49,24 @@ struct Device {
 [[nodiscard]] Device current_device();
 /// Why current_device() would throw; empty if it would not.
 [[nodiscard]] std::string why_unavailable();
+/// Why the current device cannot run these kernels, which may have been compiled for others; empty if it can.
+[[nodiscard]] std::string why_no_code();
+
+/// Rows of queries or outputs in the type of an engine's: [rows, heads, head_dim]; strides count elements.
+struct HeadRows {
+  std::byte* data = nullptr;
+  DType dtype = DType::kF32;  // f16, bf16; queries e4m3 too
+  std::array<std::int64_t, 3> shape{};
+  std::array<std::int64_t, 3> stride{};
+  const float* scale = nullptr;  // of e4m3, on the device, as in PagedCache
+
+  constexpr HeadRows() noexcept = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): wherever rows are taken, those of floats are
+  HeadRows(View<float, 3> rows) noexcept
+      : data(reinterpret_cast<std::byte*>(rows.data)), shape(rows.shape), stride(rows.stride) {}
+};
+/// From one type to another, f32 among them; e4m3 takes 448 for what is larger. A step's queries are float32.
+void copy_rows(const HeadRows& from, const HeadRows& to, Stream stream);
 
 /// A record's bytes with the padding that lets the GPU read it 16 bytes at a time.
 [[nodiscard]] std::int64_t summary_bytes(const SummaryFormat& format, int head_dim, int kv_heads, std::int64_t num_pages,
@@ -113,9 +132,9 @@ void select_tokens(const SelectArgs& args, Stream stream);
 [[nodiscard]] std::size_t attend_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists) noexcept;
 void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Stream stream);
 /// out [requests, query_heads, head_dim] = sum of values / sum of weights; zeros for a state that saw nothing.
-void finish(SoftmaxStates states, View<float, 3> out, Stream stream);
+void finish(SoftmaxStates states, const HeadRows& out, Stream stream);
 /// attend() and finish() with the same bits and a launch less: `out` is written, `states` only read, if `accumulate`.
-void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, View<float, 3> out, Stream stream);
+void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, const HeadRows& out, Stream stream);
 
 /// Completion of what is skipped, for all lists at once: see locks/attend.h.
 struct CompletionArgs {
@@ -132,18 +151,18 @@ struct CompletionArgs {
 [[nodiscard]] std::size_t completion_workspace_bytes(const Geometry& geometry, int num_requests, int num_lists) noexcept;
 void complete(const CompletionArgs& args, SoftmaxStates states, Stream stream);
 /// complete() and finish() with the same bits and a launch less: `states` are read, `out` is written.
-void complete(const CompletionArgs& args, SoftmaxStates states, View<float, 3> out, Stream stream);
+void complete(const CompletionArgs& args, SoftmaxStates states, const HeadRows& out, Stream stream);
 /// The end of a step, with the bits of attend(..., false, ...), complete() and finish(): the tokens and the records are read
 /// at the same time, and one launch merges both. `states` may be left with anything; the workspaces must be apart.
-void attend_and_complete(const AttendArgs& args, const CompletionArgs& completion, SoftmaxStates states, View<float, 3> out,
+void attend_and_complete(const AttendArgs& args, const CompletionArgs& completion, SoftmaxStates states, const HeadRows& out,
                          Stream stream);
 
 /// One decode step of one layer, composed of the stages. `plan.limits().max_threads` plays no part.
 [[nodiscard]] std::size_t decode_workspace_bytes(const DecodePlan& plan) noexcept;
 /// Queues the step. The tables' shapes are at most the plan's limits; lengths are read on the device, and what exceeds
-/// `plan.limits().max_context_tokens` there is a caller's fault that nobody sees. `out` [requests, query_heads, head_dim];
-/// `reports` has one entry per request, or none; `workspace` is 64-byte aligned.
-void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out, std::span<DecodeReport> reports,
+/// `plan.limits().max_context_tokens` there is a caller's fault that nobody sees. `out` [requests, query_heads, head_dim]
+/// in f32, f16 or bf16; `reports` has one entry per request, or none; `workspace` is 64-byte aligned.
+void run(const DecodePlan& plan, const DecodeInputs& inputs, const HeadRows& out, std::span<DecodeReport> reports,
          std::span<std::byte> workspace, Stream stream);
 
 }  // namespace locks::cuda

@@ -91,7 +91,7 @@ class SelectorPlan {
 [[nodiscard]] std::size_t decode_workspace_bytes(const SelectorPlan& plan) noexcept;
 /// As cuda::run() for LOCKS; the inputs' summaries play no part, and `bounds` only with Quest: of every filled page.
 /// Quest has no estimate of its coverage, and reports 0.
-void run(const SelectorPlan& plan, const DecodeInputs& inputs, const PageBounds& bounds, View<float, 3> out,
+void run(const SelectorPlan& plan, const DecodeInputs& inputs, const PageBounds& bounds, const HeadRows& out,
          std::span<DecodeReport> reports, std::span<std::byte> workspace, Stream stream);
 
 }  // namespace locks::cuda

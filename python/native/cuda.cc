@@ -11,7 +11,6 @@
 
 #include "arguments.h"
 #include "arrays.h"
-#include "copy_rows.h"
 
 namespace locks::python {
 namespace {
@@ -85,6 +84,20 @@ struct Caches {
   std::optional<Cache> values;
 };
 
+cuda::HeadRows rows_of(const Array& array, const float* scale) {
+  cuda::HeadRows rows;
+  rows.data = array.data;
+  rows.dtype = dtype_of(array.element);
+  rows.shape = {array.shape[0], array.shape[1], array.shape[2]};
+  rows.stride = {array.stride[0], array.stride[1], array.stride[2]};
+  rows.scale = scale;
+  return rows;
+}
+Array output_rows(nb::handle object, const std::vector<std::int64_t>& shape) {
+  return array(object, "out", {Element::kFloat32, Element::kFloat16, Element::kBFloat16},
+               "[requests, query_heads, head_dim]", shape, Access::kWrite, Memory::kCuda);
+}
+
 void summarize_pages(nb::handle keys, nb::handle values, nb::handle pages, nb::handle summaries, nb::handle key_scale,
                      nb::handle value_scale, nb::handle stream) {
   const CudaSummaries& into = summaries_of(summaries);
@@ -135,7 +148,7 @@ class CudaPlan {
     const Cache value(values, "values", key.rows.shape, value_scale, "value_scale");
     const Array blocks = block_table(block_tables, requests);
     const Array lengths = context_lengths(context_tokens, requests);
-    const Array result = head_rows(out, "out", "requests", query.shape, Access::kWrite, Memory::kCuda);
+    const Array result = output_rows(out, query.shape);
     const DecodeInputs inputs = [&] {
       DecodeInputs in{query.view<const float, 3>(), key.view, value.view, from.store, {}};
       in.table = table_of(blocks, lengths, in.keys);
@@ -160,7 +173,7 @@ class CudaPlan {
       }
       report = {reinterpret_cast<DecodeReport*>(records->data), static_cast<std::size_t>(requests)};
     }
-    with_our_names([&] { cuda::run(plan_, inputs, result.view<float, 3>(), report, memory, stream_of(stream)); });
+    with_our_names([&] { cuda::run(plan_, inputs, rows_of(result, nullptr), report, memory, stream_of(stream)); });
   }
 
  private:
@@ -197,7 +210,7 @@ void attend_dense(nb::handle queries, nb::handle keys, nb::handle values, nb::ha
   const Cache value(values, "values", key.rows.shape, value_scale, "value_scale");
   const Array blocks = block_table(block_tables, requests);
   const Array lengths = context_lengths(context_tokens, requests);
-  const Array result = head_rows(out, "out", "requests", query.shape, Access::kWrite, Memory::kCuda);
+  const Array result = output_rows(out, query.shape);
   AttendArgs args;
   args.geometry = {head_dim, integer(nb::int_(key.rows.shape[2]), "kv_heads", 1, kMostHeads),
                    integer(nb::int_(query.shape[1]), "query_heads", 1, kMostHeads), scale_of(softmax_scale)};
@@ -213,7 +226,7 @@ void attend_dense(nb::handle queries, nb::handle keys, nb::handle values, nb::ha
                                           std::int64_t{args.geometry.query_heads}, std::int64_t{2 + head_dim});
   with_our_names([&] {
     cuda::attend(args, states, false, stream_of(stream));
-    cuda::finish(states, result.view<float, 3>(), stream_of(stream));
+    cuda::finish(states, rows_of(result, nullptr), stream_of(stream));
   });
 }
 
@@ -222,17 +235,13 @@ void copy_head_rows(nb::handle source, nb::handle target, nb::handle scale, nb::
                                       Element::kUInt8};
   const char* const axes = "[rows, heads, head_dim]";
   const Array from = array(source, "source", elements, axes, {-1, -1, -1}, Access::kRead, Memory::kCuda);
-  const int head_dim = head_dim_of(nb::int_(from.shape[2]));
+  (void)head_dim_of(nb::int_(from.shape[2]));
   const Array to = array(target, "target", elements, axes, from.shape, Access::kWrite, Memory::kCuda);
   constexpr std::int64_t kMostRows = 65535;  // of a grid
   if (from.shape[0] > kMostRows) fail("source", "at most 65535 rows", std::to_string(from.shape[0]));
   const bool any_e4m3 = dtype_of(from.element) == DType::kE4M3 || dtype_of(to.element) == DType::kE4M3;
   const Scale factor(scale, "scale", any_e4m3);
-  const auto rows = [&](const Array& of) {
-    return HeadRows{of.data, dtype_of(of.element), of.stride[0], of.stride[1], factor.data};
-  };
-  const cuda::Stream queue = stream_of(stream);
-  if (from.shape[0] > 0 && from.shape[1] > 0) copy_rows(rows(from), rows(to), from.shape[0], from.shape[1], head_dim, queue);
+  cuda::copy_rows(rows_of(from, factor.data), rows_of(to, factor.data), stream_of(stream));
 }
 
 nb::dict device() {
@@ -252,7 +261,7 @@ NB_MODULE(_cuda, m) {
   nb::set_leak_warnings(false);  // as in _native
   m.def("why_unavailable", [] {
     const std::string why = cuda::why_unavailable();
-    return why.empty() ? why_kernels_cannot_run() : why;
+    return why.empty() ? cuda::why_no_code() : why;
   });
   m.def("device", &device);
   m.def(

@@ -203,7 +203,7 @@ void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, Strea
   stage::launch_merge(params, args.geometry.head_dim, {states, accumulate, {}}, {}, stream);
 }
 
-void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, View<float, 3> out, Stream stream) {
+void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, const HeadRows& out, Stream stream) {
   check_attend(args, states);
   stage::check_out(states, out);
   if (args.table.num_requests() == 0) return;
@@ -215,7 +215,7 @@ void attend(const AttendArgs& args, SoftmaxStates states, bool accumulate, View<
 namespace {
 
 void attend_into(const AttendArgs& args, const CompletionArgs* completion, int whole_tokens, SoftmaxStates states,
-                 View<float, 3> out, Stream stream) {
+                 const HeadRows& out, Stream stream) {
   check_attend(args, states);
   stage::check_out(states, out);
   complete_kernels::Launches completes;
@@ -239,32 +239,36 @@ void attend_into(const AttendArgs& args, const CompletionArgs* completion, int w
 
 }  // namespace
 
-void attend_and_complete(const AttendArgs& args, const CompletionArgs& completion, SoftmaxStates states, View<float, 3> out,
+void attend_and_complete(const AttendArgs& args, const CompletionArgs& completion, SoftmaxStates states, const HeadRows& out,
                          Stream stream) {
   attend_into(args, &completion, 0, states, out, stream);
 }
 void attend_in_step(const AttendArgs& args, int whole_tokens, const CompletionArgs* completion, SoftmaxStates states,
-                    View<float, 3> out, Stream stream) {
+                    const HeadRows& out, Stream stream) {
   attend_into(args, completion, whole_tokens, states, out, stream);
 }
 
-void finish(SoftmaxStates states, View<float, 3> out, Stream stream) {
+void finish(SoftmaxStates states, const HeadRows& out, Stream stream) {
   stage::check_out(states, out);
   if (out.shape[0] == 0 || out.shape[1] == 0) return;
   stage::launch_finish(states, out, stream);
 }
 
-namespace attend_stage {
-
-void check_out(SoftmaxStates states, View<float, 3> out) {
-  check::view<float, 3>("states", states, {-1, -1, -1}, "[requests, query_heads, 2 + head_dim]");
-  if (out.data == nullptr || out.shape[0] != states.shape[0] || out.shape[1] != states.shape[1] ||
-      out.shape[2] + 2 != states.shape[2]) {
-    check::fail("out",
-                "[requests, query_heads, head_dim] = " +
-                    check::shape_text(std::array<std::int64_t, 3>{states.shape[0], states.shape[1], states.shape[2] - 2}),
+void check_out(const std::array<std::int64_t, 3>& shape, const HeadRows& out) {
+  if (out.data == nullptr || out.shape != shape) {
+    check::fail("out", "[requests, query_heads, head_dim] = " + check::shape_text(shape),
                 out.data == nullptr ? "no data" : check::shape_text(out.shape));
   }
+  if (out.dtype == DType::kQ8_0 || out.dtype == DType::kE4M3) {
+    check::fail("out.dtype", "f32, f16 or bf16", out.dtype == DType::kQ8_0 ? "q8_0" : "e4m3");
+  }
+}
+
+namespace attend_stage {
+
+void check_out(SoftmaxStates states, const HeadRows& out) {
+  check::view<float, 3>("states", states, {-1, -1, -1}, "[requests, query_heads, 2 + head_dim]");
+  cuda::check_out({states.shape[0], states.shape[1], states.shape[2] - 2}, out);
   if (out.shape[0] > kMaxGrid) check::fail("states", "at most 65535 requests", std::to_string(out.shape[0]));
 }
 

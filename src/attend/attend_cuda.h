@@ -92,13 +92,13 @@ void launch_attend(const AttendParams& params, DType dtype, int head_dim, Stream
 struct Result {
   SoftmaxStates states;
   bool accumulate = false;  // with what the states hold
-  View<float, 3> out;       // if it has data, the states are not written, but what finish() would make of them
+  HeadRows out;             // if it has data, the states are not written, but what finish() would make of them
 };
 /// Folds the partial states, and what `completion` adds if it has partials; that only with a leaf a part.
 void launch_merge(const AttendParams& params, int head_dim, const Result& result, const complete_kernels::Merge& completion,
                   Stream stream);
-void launch_finish(SoftmaxStates states, View<float, 3> out, Stream stream);
-void check_out(SoftmaxStates states, View<float, 3> out);
+void launch_finish(SoftmaxStates states, const HeadRows& out, Stream stream);
+void check_out(SoftmaxStates states, const HeadRows& out);
 
 // One per head dimension, in instances/.
 template <int kHeadDim>

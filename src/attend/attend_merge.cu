@@ -6,6 +6,7 @@
 #include "attend/complete_merge.cuh"
 #include "cuda/chain.cuh"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/head_rows.cuh"
 
 namespace locks::cuda::attend_stage {
 namespace {
@@ -42,7 +43,8 @@ __device__ __forceinline__ Element held(const Result& result, int request, int h
 }
 __device__ __forceinline__ void write(const Result& result, int request, int head, int dim, const Element& element) {
   if (result.out.data != nullptr) {
-    result.out(request, head, dim) = element.sum == 0.0F ? 0.0F : element.value / element.sum;
+    write_element(result.out, offset_of(result.out, request, head, dim),
+                  element.sum == 0.0F ? 0.0F : element.value / element.sum);
     return;
   }
   float* const state = result.states.at(request, head, 0);
@@ -138,13 +140,14 @@ __global__ void __launch_bounds__(kGroupThreads) merge_groups(const __grid_const
   }
 }
 
-__global__ void finish_kernel(const __grid_constant__ SoftmaxStates states, const __grid_constant__ View<float, 3> out) {
+__global__ void finish_kernel(const __grid_constant__ SoftmaxStates states, const __grid_constant__ HeadRows out) {
   wait_for_previous();
   let_next_start();
   const float* const state = states.at(blockIdx.y, blockIdx.x, 0);
   const float sum = state[1];
   for (auto dim = static_cast<int>(threadIdx.x); dim < out.shape[2]; dim += static_cast<int>(blockDim.x)) {
-    out(blockIdx.y, blockIdx.x, dim) = sum == 0.0F ? 0.0F : state[2 + dim] / sum;
+    const std::int64_t at = offset_of(out, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), dim);
+    write_element(out, at, sum == 0.0F ? 0.0F : state[2 + dim] / sum);
   }
 }
 
@@ -175,7 +178,7 @@ void launch_merge(const AttendParams& params, int head_dim, const Result& result
       {"merge_groups", Start::kEarly, dim3((heads + kHeads - 1) / kHeads, requests), kGroupThreads, 0, stream}, merge);
 }
 
-void launch_finish(SoftmaxStates states, View<float, 3> out, Stream stream) {
+void launch_finish(SoftmaxStates states, const HeadRows& out, Stream stream) {
   const dim3 grid(static_cast<unsigned>(out.shape[1]), static_cast<unsigned>(out.shape[0]));
   launch_kernel<finish_kernel>({"finish_kernel", Start::kEarly, grid, 128, 0, stream}, states, out);
 }

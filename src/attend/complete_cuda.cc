@@ -89,7 +89,7 @@ void complete(const CompletionArgs& args, SoftmaxStates states, Stream stream) {
   complete_kernels::launch(launches.merge, states, {}, stream);
 }
 
-void complete(const CompletionArgs& args, SoftmaxStates states, View<float, 3> out, Stream stream) {
+void complete(const CompletionArgs& args, SoftmaxStates states, const HeadRows& out, Stream stream) {
   const complete_kernels::Launches launches = complete_kernels::launches(args, states);
   if (launches.merge.parts.values == nullptr) return finish(states, out, stream);
   attend_stage::check_out(states, out);

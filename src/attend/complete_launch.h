@@ -92,6 +92,6 @@ template <FormatId kId>
 void launch(const Sums& args, Stream stream);
 void launch(FormatId format, const Sums& args, Stream stream);
 /// Merges the completion into `states`, or, if `out` has data, writes what finish() would.
-void launch(const Merge& args, SoftmaxStates states, View<float, 3> out, Stream stream);
+void launch(const Merge& args, SoftmaxStates states, const HeadRows& out, Stream stream);
 
 }  // namespace locks::cuda::complete_kernels

@@ -2,6 +2,7 @@
 #include "attend/complete_merge.cuh"
 #include "cuda/chain.cuh"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/head_rows.cuh"
 
 namespace locks::cuda::complete_kernels {
 namespace {
@@ -9,7 +10,7 @@ namespace {
 template <int kQuads, int kThreads, int kMost>
 __global__ void __launch_bounds__(kThreads)
     merge_completion(const __grid_constant__ Merge args, const __grid_constant__ SoftmaxStates states,
-                     const __grid_constant__ View<float, 3> out) {
+                     const __grid_constant__ HeadRows out) {
   using Parts = HeadParts<kQuads, kThreads, kMost>;
   __shared__ typename Parts::Shared shared;
   wait_for_previous();
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   if (out.data != nullptr) {
-    if (exists) out(request, head, dim) = sum == 0.0F ? 0.0F : value / sum;
+    if (exists) write_element(out, offset_of(out, request, head, dim), sum == 0.0F ? 0.0F : value / sum);
     return;
   }
   if (exists) state[2 + dim] = value;
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// With few parts a warp has four of them, and no warp is without.
 template <int kQuads>
-void launch_for(const Merge& args, SoftmaxStates states, View<float, 3> out, Stream stream) {
+void launch_for(const Merge& args, SoftmaxStates states, const HeadRows& out, Stream stream) {
   constexpr int kFewParts = kFolds;
   constexpr int kFewThreads = 128 * kQuads;
   const dim3 grid(static_cast<unsigned>(args.query_heads), static_cast<unsigned>(args.requests));
@@ -59,7 +60,7 @@ void launch_for(const Merge& args, SoftmaxStates states, View<float, 3> out, Str
 
 }  // namespace
 
-void launch(const Merge& args, SoftmaxStates states, View<float, 3> out, Stream stream) {
+void launch(const Merge& args, SoftmaxStates states, const HeadRows& out, Stream stream) {
   if (args.head_dim > 128) return launch_for<2>(args, states, out, stream);
   launch_for<1>(args, states, out, stream);
 }

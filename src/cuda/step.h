@@ -1,6 +1,9 @@
 // The stages as kernels of a step, which start early (start.h). score_in_step(), or another scorer, is the first.
 #pragma once
 
+#include <array>
+#include <cstdint>
+
 #include "locks/cuda.h"
 
 namespace locks::cuda {
@@ -23,9 +26,11 @@ void select_tokens_in_step(const SelectArgs& args, bool wants_rest, Stream strea
 /// Contexts of at most `whole_tokens` tokens are attended whole, without a look at their lists: that begins while the
 /// kernels in front are at work, the first of which was not started early. `completion`: null for none.
 void attend_in_step(const AttendArgs& args, int whole_tokens, const CompletionArgs* completion, SoftmaxStates states,
-                    View<float, 3> out, Stream stream);
+                    const HeadRows& out, Stream stream);
 
 /// Throws what attend() would, before anything is queued that reads the cache.
 void check_attend(const AttendArgs& args, SoftmaxStates states);
+/// Throws if outputs are none of this shape, [requests, query_heads, head_dim], or of a type that is not written.
+void check_out(const std::array<std::int64_t, 3>& shape, const HeadRows& out);
 
 }  // namespace locks::cuda

@@ -113,7 +113,7 @@ void require(bool fits, const std::string& argument, const std::string& expected
 }
 
 /// What the stages do not check themselves: that the step fits the plan.
-void check_step(const DecodePlan& plan, const DecodeInputs& inputs, const View<float, 3>& out,
+void check_step(const DecodePlan& plan, const DecodeInputs& inputs, const HeadRows& out,
                 std::span<const DecodeReport> reports, std::size_t workspace_bytes, const Buffers& buffers,
                 bool by_records) {
   const int requests = inputs.table.num_requests();
@@ -122,7 +122,7 @@ void check_step(const DecodePlan& plan, const DecodeInputs& inputs, const View<f
   const Geometry& geometry = plan.geometry();
   check::view("queries", inputs.queries, {requests, geometry.query_heads, geometry.head_dim},
               "[requests, query_heads, head_dim]");
-  check::view("out", out, {requests, geometry.query_heads, geometry.head_dim}, "[requests, query_heads, head_dim]");
+  check_out({requests, geometry.query_heads, geometry.head_dim}, out);
   require(reports.empty() || reports.size() >= static_cast<std::size_t>(requests), "reports",
           "none, or one for each of " + std::to_string(requests) + " requests", std::to_string(reports.size()));
   require(workspace_bytes >= buffers.bytes, "workspace", std::to_string(buffers.bytes) + " bytes",
@@ -142,11 +142,11 @@ class Step {
   Step(const DecodePlan& plan, const DecodeInputs& inputs, const Buffers& buffers, const PageScorer* scorer, Stream stream)
       : plan_(plan), inputs_(inputs), buffers_(buffers), scorer_(scorer), stream_(stream), lists_(num_lists(plan)) {}
 
-  void attend_whole(View<float, 3> out) const {
+  void attend_whole(const HeadRows& out) const {
     attend(attend_args(plan_.geometry().kv_heads, {}, {}), states(), false, out, stream_);
   }
 
-  void select_and_attend(View<float, 3> out, bool wants_coverage) const {
+  void select_and_attend(const HeadRows& out, bool wants_coverage) const {
     const DecodeConfig& config = plan_.config();
     const auto requests = inputs_.table.context_tokens.size();
     const AttendArgs attended =
@@ -268,7 +268,7 @@ class Step {
   int lists_;
 };
 
-void run_step(const DecodePlan& plan, const DecodeInputs& inputs, const PageScorer* scorer, View<float, 3> out,
+void run_step(const DecodePlan& plan, const DecodeInputs& inputs, const PageScorer* scorer, const HeadRows& out,
               std::span<DecodeReport> reports, std::span<std::byte> workspace, Stream stream) {
   if (inputs.table.num_requests() == 0) return;
   const Buffers buffers = cut(plan, workspace.data());
@@ -288,11 +288,11 @@ void run_step(const DecodePlan& plan, const DecodeInputs& inputs, const PageScor
 
 std::size_t decode_workspace_bytes(const DecodePlan& plan) noexcept { return cut(plan, nullptr).bytes; }
 
-void run(const DecodePlan& plan, const DecodeInputs& inputs, View<float, 3> out, std::span<DecodeReport> reports,
+void run(const DecodePlan& plan, const DecodeInputs& inputs, const HeadRows& out, std::span<DecodeReport> reports,
          std::span<std::byte> workspace, Stream stream) {
   run_step(plan, inputs, nullptr, out, reports, workspace, stream);
 }
-void run(const DecodePlan& plan, const DecodeInputs& inputs, const PageScorer& scorer, View<float, 3> out,
+void run(const DecodePlan& plan, const DecodeInputs& inputs, const PageScorer& scorer, const HeadRows& out,
          std::span<DecodeReport> reports, std::span<std::byte> workspace, Stream stream) {
   run_step(plan, inputs, &scorer, out, reports, workspace, stream);
 }

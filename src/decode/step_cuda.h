@@ -27,7 +27,7 @@ class PageScorer {
 };
 
 /// As run(), without completion; the inputs' summaries play no part.
-void run(const DecodePlan& plan, const DecodeInputs& inputs, const PageScorer& scorer, View<float, 3> out,
+void run(const DecodePlan& plan, const DecodeInputs& inputs, const PageScorer& scorer, const HeadRows& out,
          std::span<DecodeReport> reports, std::span<std::byte> workspace, Stream stream);
 
 }  // namespace locks::cuda

@@ -90,7 +90,7 @@ SelectorPlan::SelectorPlan(const SelectorConfig& config, const Geometry& geometr
 
 std::size_t decode_workspace_bytes(const SelectorPlan& plan) noexcept { return decode_workspace_bytes(plan.step()); }
 
-void run(const SelectorPlan& plan, const DecodeInputs& inputs, const PageBounds& bounds, View<float, 3> out,
+void run(const SelectorPlan& plan, const DecodeInputs& inputs, const PageBounds& bounds, const HeadRows& out,
          std::span<DecodeReport> reports, std::span<std::byte> workspace, Stream stream) {
   if (!is_quest(plan.config())) return run(plan.step(), inputs, OracleScorer(plan, inputs), out, reports, workspace, stream);
   rivals::check_bounds("bounds", bounds, plan.step().geometry().head_dim, plan.step().geometry().kv_heads);

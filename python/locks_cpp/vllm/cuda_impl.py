@@ -144,7 +144,9 @@ class CudaImpl(FlashAttentionImpl):
             count = min(place.rows, total - first)
             call = slice(first, first + count)
             rows = decode.rows_of(call)
-            some_queries, some_out = place.queries[:count], place.out[:count]
+            some_queries = place.queries[:count]
+            in_place = isinstance(rows, slice)  # side by side in the engine's tensor
+            some_out = out[rows] if in_place else place.out[:count]
             stream = torch.cuda.current_stream().cuda_stream
             cuda.copy_rows(queries[rows], some_queries, scale=query_scale, stream=stream)
             at = decode.first_report + first
@@ -162,7 +164,5 @@ class CudaImpl(FlashAttentionImpl):
                 reports=reports if reports is not None and reports.shape[0] == count else None,
                 stream=stream,
             )
-            if isinstance(rows, slice):
-                cuda.copy_rows(some_out, out[rows], stream=stream)
-            else:
-                out[rows] = some_out.to(out.dtype)
+            if not in_place:
+                out[rows] = some_out
