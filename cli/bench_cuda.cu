@@ -75,15 +75,12 @@ class Layer {
     return std::int64_t{2} * geometry_.head_dim * geometry_.kv_heads * kPageTokens;
   }
 
-  /// Times steps of a plan for contexts of up to `max_context_tokens`.
-  [[nodiscard]] double decode_us(const DecodeConfig& config, int max_context_tokens = 0) const {
+  /// Times steps of a plan for contexts of up to `max_context_tokens`; `swept`: each behind a sweep of the L2 cache.
+  [[nodiscard]] double decode_us(const DecodeConfig& config, int max_context_tokens = 0, bool swept = false) const {
     const DecodePlan plan(config, geometry_, {requests_, std::max(context_tokens_, max_context_tokens), 1});
     const Array<std::byte> workspace(cuda::decode_workspace_bytes(plan));
-    const auto step = [&](int i, cudaStream_t stream) {
-      cuda::run(plan, inputs(i), out(), {}, workspace.span(), stream);
-    };
-    if (std::getenv("SWEPT")) return swept_us(kLaunches, step);
-    return graph_us(kLaunches, step);
+    const auto step = [&](int i, cudaStream_t stream) { cuda::run(plan, inputs(i), out(), {}, workspace.span(), stream); };
+    return swept ? swept_us(kLaunches, step) : graph_us(kLaunches, step);
   }
   /// Times steps of another selector.
   [[nodiscard]] double decode_us(const SelectorConfig& config) const {
@@ -277,6 +274,18 @@ CudaCase default_case(const Shape& shape) {
           }};
 }
 
+/// The same as an engine has it, in which a layer's weights come between two steps, and take the place of instructions too.
+CudaCase engine_case(const Shape& shape) {
+  return {"cuda.engine." + shape.text(), "the same behind a sweep of the L2 cache, as between a model's layers", [=] {
+            const double bytes = score_bytes(shape, kGraded8) + attend_bytes(shape, 1024) + completed_bytes(shape);
+            const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
+            DecodeConfig dense = completed_pages();
+            dense.min_context_tokens = shape.context_tokens + 1;
+            return CudaResult{layer.decode_us(completed_pages(), 0, true), bytes, read_us(bytes),
+                              layer.decode_us(dense, 0, true)};
+          }};
+}
+
 /// A context that is attended whole, in a plan that selects from longer ones.
 CudaCase whole_context_case(const Shape& shape) {
   return {"cuda.decode.whole." + shape.text(), "the step above with min_context_tokens = 32769", [=] {
@@ -358,6 +367,7 @@ std::vector<CudaCase> cuda_cases() {
   }
   for (const int context : {kMega / 8, kMega / 4, kMega / 2, kMega}) {
     cases.push_back(completed_pages_case({4, 8, 1, context}));
+    cases.push_back(engine_case({4, 8, 1, context}));
     cases.push_back(default_case({4, 8, 1, context}));
   }
   for (const Shape& shape :
@@ -377,6 +387,7 @@ std::vector<CudaCase> cuda_cases() {
   }
   cases.push_back(whole_pages_case({8, 4, 4, kMega / 8}, kGraded8));
   cases.push_back(completed_pages_case({8, 4, 4, kMega / 8}));
+  cases.push_back(engine_case({8, 4, 4, kMega / 8}));
   cases.push_back(default_case({8, 4, 4, kMega / 8}));
   cases.push_back(whole_pages_case({8, 4, 64, kMega / 32}, kGraded8));
   cases.push_back(completed_pages_case({8, 4, 64, kMega / 32}));

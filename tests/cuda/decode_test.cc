@@ -114,6 +114,8 @@ std::vector<Case> cases() {
     config.select.budget_tokens = 512;
     return config;
   }();
+  DecodeConfig pages = ours;
+  pages.select.part_tokens = kPageTokens;
   DecodeConfig per_head = ours;
   per_head.select.combine = GroupCombine::kPerQueryHead;
   DecodeConfig maximum = ours;
@@ -128,6 +130,7 @@ std::vector<Case> cases() {
   add(spec, ours);
   add(spec, exact);
   add(spec, paper);
+  add(spec, pages);
   spec.dtype = DType::kE4M3;
   add(spec, ours);
   spec.group = 4;

@@ -82,7 +82,8 @@ class Case:
         cuda.copy_rows(rows, out, scale=scale, stream=stream())
         return cache
 
-    def run(self) -> torch.Tensor:
+    def run(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        out = self.out if out is None else out
         self.plan.run(
             self.queries,
             self.keys,
@@ -90,13 +91,13 @@ class Case:
             self.summaries,
             self.tables,
             self.contexts,
-            self.out,
+            out,
             **self.scales,
             workspace=self.workspace,
             reports=self.reports,
             stream=stream(),
         )
-        return self.out
+        return out
 
     def summarize(self) -> None:
         pages = torch.arange(PAGES, dtype=torch.int32, device="cuda")
@@ -210,6 +211,12 @@ def main() -> int:
     expected = torch.zeros_like(wide)
     expected[::2, 1:-1] = wide[::2, 1:-1]
     passed.append(check("rows of any strides are copied and converted", torch.equal(back, expected)))
+
+    for dtype in (torch.float16, torch.bfloat16):
+        floats, narrow = sparse.run().clone(), sparse.out.to(dtype)
+        narrow.fill_(torch.nan)
+        sparse.run(narrow)
+        passed.append(check(f"outputs in {dtype} are those of floats, rounded", torch.equal(narrow, floats.to(dtype))))
 
     shorter = sparse.contexts - torch.tensor([1000, 100, 0, 3000], dtype=torch.int32, device="cuda")
     graph = torch.cuda.CUDAGraph()

@@ -15,7 +15,6 @@ STAGES = (
     ("complete_kernels::", "attend"),
     ("always_kernel", "attend"),
     ("locks::cuda::", "LOCKS, other"),
-    ("locks::python::", "LOCKS, other"),
     ("flash::", "FlashAttention"),
     ("cross_device_reduce", "collective"),
     ("nccl", "collective"),
