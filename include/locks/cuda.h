@@ -122,7 +122,7 @@ struct SelectArgs {
 };
 [[nodiscard]] std::size_t select_workspace_bytes(const SelectConfig& config, const Geometry& geometry, int num_requests,
                                                  int num_lists, int max_context_tokens) noexcept;
-/// Step 1: the candidates.
+/// Step 1: the candidates. With whole pages all steps: select_tokens() has nothing left to do.
 void select_pages(const SelectArgs& args, Stream stream);
 /// Steps 2 to 4: the selection, what is skipped, and the pages that stand in for it.
 void select_tokens(const SelectArgs& args, Stream stream);

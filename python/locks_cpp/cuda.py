@@ -122,7 +122,8 @@ class DecodePlan:
         reports: Array | None = None,
         stream: int,
     ) -> None:
-        """Queues one step, which writes the attention output to `out`; shapes as in locks_cpp.DecodePlan.run.
+        """Queues one step, which writes the attention output to `out`; shapes as in locks_cpp.DecodePlan.run, `out` in
+        float32, float16 or bfloat16.
 
         workspace: uint8 [at least workspace_bytes], aligned to 64 bytes, in use until the step is done. reports: uint8
         [requests, REPORT_BYTES], for locks_cpp.DecodeReport.read once they are on the CPU. A request of 0 context tokens

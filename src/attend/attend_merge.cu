@@ -5,8 +5,8 @@
 #include "attend/attend_parts.cuh"
 #include "attend/complete_merge.cuh"
 #include "cuda/chain.cuh"
-#include "cuda/launch_kernel.cuh"
 #include "cuda/head_rows.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace locks::cuda::attend_stage {
 namespace {

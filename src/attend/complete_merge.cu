@@ -1,8 +1,8 @@
 // The completion of a head joins its state: a CTA a head.
 #include "attend/complete_merge.cuh"
 #include "cuda/chain.cuh"
-#include "cuda/launch_kernel.cuh"
 #include "cuda/head_rows.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace locks::cuda::complete_kernels {
 namespace {

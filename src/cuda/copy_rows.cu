@@ -1,10 +1,11 @@
 // Queries of an engine's type become float32 before a step's first kernel, which waits for this one.
 #include <string>
+#include <utility>
 
 #include "cpu/check.h"
 #include "cuda/chain.cuh"
-#include "cuda/launch_kernel.cuh"
 #include "cuda/head_rows.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace locks::cuda {
 namespace {
@@ -24,6 +25,7 @@ __global__ void copy_kernel(const __grid_constant__ HeadRows from, const __grid_
 void copy_rows(const HeadRows& from, const HeadRows& to, Stream stream) {
   constexpr std::int64_t kMostRows = 65535;  // of a grid
   constexpr std::int64_t kMostDims = 1024;   // of a block
+  if (from.shape == to.shape && (from.shape[0] <= 0 || from.shape[1] <= 0 || from.shape[2] <= 0)) return;
   for (const auto& [rows, name] : {std::pair(&from, "from"), std::pair(&to, "to")}) {
     if (rows->data == nullptr) check::fail(name, "device memory", "a null pointer");
     if (rows->dtype == DType::kQ8_0) check::fail(std::string(name) + ".dtype", "f32, f16, bf16 or e4m3", "q8_0");
@@ -31,7 +33,6 @@ void copy_rows(const HeadRows& from, const HeadRows& to, Stream stream) {
   if (from.shape != to.shape) check::fail("to.shape", check::shape_text(from.shape), check::shape_text(to.shape));
   if (from.shape[0] > kMostRows) check::fail("from.shape[0]", "at most 65535 rows", std::to_string(from.shape[0]));
   if (from.shape[2] > kMostDims) check::fail("from.shape[2]", "at most 1024 dimensions", std::to_string(from.shape[2]));
-  if (from.shape[0] <= 0 || from.shape[1] <= 0 || from.shape[2] <= 0) return;
   const dim3 grid(static_cast<unsigned>(from.shape[1]), static_cast<unsigned>(from.shape[0]));
   launch_kernel<copy_kernel>({"copy_kernel", Start::kEarly, grid, static_cast<int>(from.shape[2]), 0, stream}, from, to);
 }

@@ -24,7 +24,7 @@ void select_pages_in_step(const SelectArgs& args, bool wants_rest, Stream stream
 void select_tokens_in_step(const SelectArgs& args, bool wants_rest, Stream stream);
 
 /// Contexts of at most `whole_tokens` tokens are attended whole, without a look at their lists: that begins while the
-/// kernels in front are at work, the first of which was not started early. `completion`: null for none.
+/// kernels in front are at work, the first of which has waited for what was queued before. `completion`: null for none.
 void attend_in_step(const AttendArgs& args, int whole_tokens, const CompletionArgs* completion, SoftmaxStates states,
                     const HeadRows& out, Stream stream);
 

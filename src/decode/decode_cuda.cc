@@ -169,8 +169,8 @@ class Step {
       score_tokens_in_step({plan_.geometry(), inputs_.queries, inputs_.summaries, inputs_.table, lists_, select.candidates,
                             select.num_candidates, first_requests(buffers_.logits, requests)},
                            most_whole(plan_), stream_);
+      select_tokens_in_step(select, wants_rest, stream_);
     }
-    select_tokens_in_step(select, wants_rest, stream_);
     const CompletionArgs completion{plan_.geometry(),
                                     inputs_.queries,
                                     inputs_.summaries,
@@ -219,8 +219,7 @@ class Step {
     }
     select_pages_in_step(select, wants_coverage, stream_);
     // No kernel between the two makes the second one wait for the candidates.
-    if (parts) return select_tokens(select, stream_);
-    select_tokens_in_step(select, wants_coverage, stream_);
+    if (parts) select_tokens(select, stream_);
   }
   [[nodiscard]] SoftmaxStates states() const { return first_requests(buffers_.states, inputs_.table.context_tokens.size()); }
   [[nodiscard]] AttendArgs attend_args(int num_lists, View<const SelectedPage, 3> selected,

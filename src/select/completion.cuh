@@ -1,4 +1,5 @@
-// The pages that stand in for what is skipped: choose_pages finds them, choose_tokens takes out what is selected.
+// The pages that stand in for what is skipped: choose_pages finds them, choose_tokens takes out what is selected (of whole
+// pages: whole_pages.cuh).
 #pragma once
 
 #include "select/largest.cuh"

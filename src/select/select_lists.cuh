@@ -22,7 +22,7 @@ struct Buffers {
   select::WholeMass* whole_masses = nullptr;  // [requests, query_heads]
   float* share = nullptr;                     // [requests, lists, max_pages], from the first selectable page on
   std::uint32_t* completed = nullptr;         // [requests, lists, max_pages / 32]: a bit a page, those selected among them
-  std::uint32_t* candidate_words = nullptr;   // [requests, lists]: see Candidates
+  std::uint32_t* candidate_words = nullptr;   // [requests, lists]: see candidate_words()
 };
 
 /// What is kept of a list's candidates: pages, masks, and shares of all parts and of the heads. Of whole pages, if there are

@@ -1,4 +1,5 @@
-// From log-masses to shares. A share needs the masses of all pages, so the gang meets between the two steps.
+// From log-masses to shares. A share needs the masses of all pages, so each block waits for all masses between the two
+// steps.
 #pragma once
 
 #include "select/cut.cuh"

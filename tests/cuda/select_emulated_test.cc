@@ -78,6 +78,26 @@ TEST_P(EmulatedSelect, HasTheBitsOfTheCpu) {
   test::selection::check_selection<HostArray>(GetParam(), {12000}, by(4, 0));
 }
 
+/// Shared memory that holds neither all masses of a thread block nor their shares, but what is sent: blocks are weighed
+/// twice, a round at a time, and sent once.
+TEST(EmulatedSelectInRounds, HasTheBitsOfTheCpu) {
+  constexpr int kHeads = 3;       // of a list in these cases
+  constexpr int kTokens = 92000;  // for each of a gang's blocks more blocks of pages than a round has
+  for (const int gang : {1, 4}) {
+    const int tokens = gang * kTokens;
+    const int max_blocks = (tokens / kPageTokens + select::kBlockPages - 1) / select::kBlockPages;
+    const int own_blocks = (max_blocks + gang - 1) / gang;
+    const std::size_t sent = sizeof(select::BlockMass) * static_cast<std::size_t>(kHeads * max_blocks);
+    const std::size_t most = kernels::PagesMemory(kHeads, own_blocks, max_blocks, 0, 0).bytes + sent;
+    const kernels::PagesMemory memory(kHeads, own_blocks, max_blocks, 0, most);
+    ASSERT_TRUE(memory.gathers && !memory.keeps_shares && memory.round_blocks < own_blocks) << gang;
+    for (const int part : {4, kPageTokens}) {
+      test::selection::check_selection<HostArray>({part, 1024, 0.1F, GroupCombine::kSum, 0}, {tokens},
+                                                  [=](const cuda::SelectArgs& args) { select(args, gang, most); });
+    }
+  }
+}
+
 /// A quarter of the GPU's cases, each setting among them.
 std::vector<Case> cases() {
   std::vector<Case> some;

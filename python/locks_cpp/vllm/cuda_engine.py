@@ -37,8 +37,8 @@ class Workplace:
     make_plan: Callable[[int], Any]  # for what is to be attended exactly
     rows: int  # of one call
     workspace: torch.Tensor
-    queries: torch.Tensor  # float32 [rows, query_heads, head_dim], which is what the library reads and writes
-    out: torch.Tensor
+    queries: torch.Tensor  # float32 [rows, query_heads, head_dim], which is what the library reads
+    out: torch.Tensor  # the same, of rows that do not lie side by side in the engine's tensor
     plans: dict[int, Any] = field(default_factory=dict)  # one workspace is enough for each
 
     def plan(self, min_context_tokens: int) -> Any:

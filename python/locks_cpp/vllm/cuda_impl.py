@@ -165,4 +165,4 @@ class CudaImpl(FlashAttentionImpl):
                 stream=stream,
             )
             if not in_place:
-                out[rows] = some_out
+                out[rows] = some_out.to(out.dtype)

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <barrier>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -194,10 +195,12 @@ class Block {
       for (const Copy& copy : groups.front()) copy.make();
     }
   }
-  /// For what another block does.
+  /// For what another block does, which is done long before a minute is over.
   template <class Done>
   void wait_for(const Done& done) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (!done()) {
+      if (std::chrono::steady_clock::now() > end) fail("bytes that do not come");
       moved_ = true;
       std::this_thread::yield();
       leave();
