@@ -250,18 +250,24 @@ double completed_bytes(const Shape& shape) {
   return 0.1 * shape.records() * (record_layout(kGraded8, 128).record_bytes + value_layout(kGraded8, 128).record_bytes);
 }
 
-/// What vLLM's plug-in does by default.
-DecodeConfig completed_pages() {
+/// With 1024 tokens it is what vLLM's plug-in does by default.
+DecodeConfig completed_pages(int tokens) {
   DecodeConfig config;
   config.select.part_tokens = kPageTokens;
-  config.select.budget_tokens = 1024;
+  config.select.budget_tokens = tokens;
   return config;
 }
-CudaCase completed_pages_case(const Shape& shape) {
-  return {"cuda.decode.completed." + shape.text(), "whole step, 1024 tokens in whole pages, completion of 10 %", [=] {
-            const double bytes = score_bytes(shape, kGraded8) + attend_bytes(shape, 1024) + completed_bytes(shape);
+double completed_step_bytes(const Shape& shape, int tokens) {
+  if (shape.context_tokens <= tokens) return attend_bytes(shape, shape.context_tokens);  // nothing is chosen
+  return score_bytes(shape, kGraded8) + attend_bytes(shape, tokens) + completed_bytes(shape);
+}
+CudaCase completed_pages_case(const Shape& shape, int tokens) {
+  const std::string text = std::to_string(tokens);
+  return {"cuda.decode.completed." + text + "." + shape.text(),
+          "whole step, " + text + " tokens in whole pages, completion of 10 %", [=] {
+            const double bytes = completed_step_bytes(shape, tokens);
             const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
-            return CudaResult{layer.decode_us(completed_pages()), bytes, read_us(bytes), layer.dense_us()};
+            return CudaResult{layer.decode_us(completed_pages(tokens)), bytes, read_us(bytes), layer.dense_us()};
           }};
 }
 
@@ -274,23 +280,27 @@ CudaCase default_case(const Shape& shape) {
           }};
 }
 
-/// The same as an engine has it, in which a layer's weights come between two steps, and take the place of instructions too.
+/// Completed pages as an engine has them, in which a layer's weights come between two steps, and take the place of
+/// instructions too.
 CudaCase engine_case(const Shape& shape) {
-  return {"cuda.engine." + shape.text(), "the same behind a sweep of the L2 cache, as between a model's layers", [=] {
-            const double bytes = score_bytes(shape, kGraded8) + attend_bytes(shape, 1024) + completed_bytes(shape);
+  constexpr int kTokens = 1024;
+  return {"cuda.engine." + shape.text(),
+          "whole step, 1024 tokens in whole pages, completion of 10 %, behind a sweep of the L2 cache", [=] {
+            const double bytes = completed_step_bytes(shape, kTokens);
             const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
-            DecodeConfig dense = completed_pages();
+            DecodeConfig dense = completed_pages(kTokens);
             dense.min_context_tokens = shape.context_tokens + 1;
-            return CudaResult{layer.decode_us(completed_pages(), 0, true), bytes, read_us(bytes),
+            return CudaResult{layer.decode_us(completed_pages(kTokens), 0, true), bytes, read_us(bytes),
                               layer.decode_us(dense, 0, true)};
           }};
 }
 
 /// A context that is attended whole, in a plan that selects from longer ones.
 CudaCase whole_context_case(const Shape& shape) {
-  return {"cuda.decode.whole." + shape.text(), "the step above with min_context_tokens = 32769", [=] {
+  return {"cuda.decode.whole." + shape.text(),
+          "a context attended whole, in a plan of 1024 tokens in whole pages for longer ones", [=] {
             constexpr int kLongest = 131072;
-            DecodeConfig config = completed_pages();
+            DecodeConfig config = completed_pages(1024);
             config.min_context_tokens = 32769;
             const double bytes = attend_bytes(shape, shape.context_tokens);
             const Layer layer(shape.geometry(), kGraded8, shape.requests, shape.context_tokens, bytes);
@@ -366,7 +376,8 @@ std::vector<CudaCase> cuda_cases() {
     cases.push_back(whole_pages_case({4, 8, 1, context}, kGraded8));
   }
   for (const int context : {kMega / 8, kMega / 4, kMega / 2, kMega}) {
-    cases.push_back(completed_pages_case({4, 8, 1, context}));
+    cases.push_back(completed_pages_case({4, 8, 1, context}, 1024));
+    cases.push_back(completed_pages_case({4, 8, 1, context}, 2048));
     cases.push_back(engine_case({4, 8, 1, context}));
     cases.push_back(default_case({4, 8, 1, context}));
   }
@@ -374,7 +385,7 @@ std::vector<CudaCase> cuda_cases() {
        {Shape{8, 4, 1, 1024}, Shape{8, 4, 1, 4096}, Shape{8, 4, 1, 8192}, Shape{8, 4, 1, 16384}, Shape{8, 4, 1, 24576},
         Shape{8, 4, 1, 32768}, Shape{8, 4, 4, 2048}, Shape{8, 4, 4, 4096}, Shape{8, 4, 4, 8192}}) {
     cases.push_back(default_case(shape));
-    cases.push_back(completed_pages_case(shape));
+    cases.push_back(completed_pages_case(shape, 1024));
     cases.push_back(whole_context_case(shape));
   }
   for (const int context : {kMega / 8, kMega}) {
@@ -386,11 +397,12 @@ std::vector<CudaCase> cuda_cases() {
     cases.push_back(oracle_case(shape, 4));
   }
   cases.push_back(whole_pages_case({8, 4, 4, kMega / 8}, kGraded8));
-  cases.push_back(completed_pages_case({8, 4, 4, kMega / 8}));
+  cases.push_back(completed_pages_case({8, 4, 4, kMega / 8}, 1024));
   cases.push_back(engine_case({8, 4, 4, kMega / 8}));
+  cases.push_back(engine_case({8, 4, 1, 1024}));
   cases.push_back(default_case({8, 4, 4, kMega / 8}));
   cases.push_back(whole_pages_case({8, 4, 64, kMega / 32}, kGraded8));
-  cases.push_back(completed_pages_case({8, 4, 64, kMega / 32}));
+  cases.push_back(completed_pages_case({8, 4, 64, kMega / 32}, 1024));
   cases.push_back(default_case({8, 4, 64, kMega / 32}));
   cases.push_back(dense_case({4, 8, 1, kMega / 8}));
   cases.push_back(dense_case({4, 8, 1, kMega}));

@@ -62,7 +62,7 @@ sanitize() {
 some='CudaDevice*:Shapes/CudaScoreTest.*_d64:HeadDims/CudaSummarizeTest.*/d64:CudaSummarizeFilled*:Records/CudaCompleteTest.*_d64'
 some+=':All/CudaSelect.*/0:All/CudaSelect.*/31:All/CudaSelect.*/77:CudaRanks.*:CudaBounds.*:All/CudaSelectors.*/0:All/CudaSelectors.*/9'
 some+=':All/CudaSelectorScores.*_64*:Rows/CudaAttendRows.*_64:All/CudaAttendWhole.*/0:All/CudaAttendWhole.*/9'
-some+=':CudaAttendAndComplete.*:All/CudaDecode.*/0:All/CudaDecode.*/7'
+some+=':CudaAttendAndComplete.*:CudaHeadRows.*:All/CudaDecode.*/0:All/CudaDecode.*/3:All/CudaDecode.*/7'
 if wants test; then step "tests" "$test_program" --gtest_brief=1; fi
 if wants check; then
   step "verify" "$locks_program" verify --device cuda --seconds 30 --seed 1
